@@ -12,6 +12,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
 #include "nibble/recipes/evaluation/multiple_choice.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -85,6 +86,7 @@ void run(Flags flags) {
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
   check_data_options(flags.data);
+  for (const std::string& note : split_notes(flags.data.train, DataSplit::eval)) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.data.chat_template);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text.tokenizer);
   const std::optional<AnswerComparison> comparison = comparison_of(flags, *tokenizer);

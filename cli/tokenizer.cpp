@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/data/tokenizer_corpus.h"
 #include "nibble/core/io/files/output_guard.h"
@@ -30,6 +31,7 @@ void run(const TrainOptions& options) {
   std::vector<DataSource> sources;
   for (const std::string& path : options.data) sources.push_back({path});
   guard_output(options.out, data_paths(sources));
+  for (const std::string& note : split_notes(sources)) say(stderr, note);
   TokenizerCorpus corpus(sources);
   const std::string model = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, options.training);
   write_tokenizer(model, options.out, options.replace);

@@ -5,6 +5,7 @@
 
 #include "nibble/core/base/philox.h"
 #include "nibble/core/base/readable.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -121,6 +122,8 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   if (recipe.has_rollouts()) lay_out_blocks(recipe, data, batching);
   const DataOptions& options = data;
   for (const std::string& line : missing_mark_warnings(options.chat_template, encoder)) observer.message(line);
+  for (const std::string& note : split_notes(options.train)) observer.message(note);
+  for (const std::string& note : split_notes(options.eval, DataSplit::eval)) observer.message(note);
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, recipe, train.report(), "training data");
   if (const int64_t longest = std::min(train.report().longest, options.max_length), most = text_limit(model);
@@ -129,7 +132,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
                      std::to_string(most) + " (max_position_embeddings); lower data.max_length");
   }
   if (!options.eval.empty()) {
-    Dataset eval = Dataset::load(options.eval, options, encoder);
+    Dataset eval = Dataset::load(options.eval, options, encoder, DataSplit::eval);
     say(observer, recipe, eval.report(), "evaluation data");
     eval_.emplace(std::move(eval), in_order);
   } else if (options.eval_fraction > 0) {

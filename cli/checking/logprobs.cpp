@@ -6,7 +6,9 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -24,6 +26,7 @@ struct Flags {
 
 void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
+  for (const std::string& note : split_notes({{flags.data, 1.0}})) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.records.chat_template);
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());

@@ -47,8 +47,14 @@ enum class HiddenParts : uint8_t {
 
 inline constexpr double kLargestWeight = 1000;
 
-/// A file, a directory (its data files in the order of their names), a glob pattern, or an ID in the Hugging Face
-/// cache.
+/// What is taken of a directory with splits.
+enum class DataSplit : uint8_t {
+  train,
+  eval,  ///< validation, else test
+};
+
+/// A file, a directory (its data files in the order of their names, of one split), a glob pattern, or an ID in the
+/// Hugging Face cache.
 struct DataSource {
   std::string path;
   /// How often an epoch takes each sample: 2 = twice, 0.5 = a keyed half of them, another one each epoch. Above 0, at

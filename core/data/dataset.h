@@ -98,7 +98,9 @@ class Dataset {
   /// for bad input (see record_reader.h, format.h), for samples that are too long under truncate = error (with
   /// counts), and for a data set without a sample to train on. With options.cache tokens and samples lie in files
   /// there, and what an earlier run made of the same is taken instead (encoded_cache.h): own memory stays flat.
-  static Dataset load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder);
+  /// split: of directories that have several (find_data_files).
+  static Dataset load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder,
+                      DataSplit split = DataSplit::train);
 
   /// Splits off round(fraction * size) samples, at least 1, drawn by (seed): {train, eval}; both keep the files' order.
   /// Text documents longer than max_length are cut first, so that a single document can be split too. 0 < fraction < 1.

@@ -331,8 +331,9 @@ Dataset DatasetBuilder::finish() {
   return std::move(dataset_);
 }
 
-Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder) {
-  const std::vector<DataFile> files = find_data_files(sources);
+Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions& options, const Encoder& encoder,
+                      DataSplit split) {
+  const std::vector<DataFile> files = find_data_files(sources, split);
   if (files.empty()) throw UsageError("no data", "name a file, directory or glob", "data.train");
   if (sources.size() > UINT16_MAX) throw UsageError("more than 65535 sources", "use a directory or glob", "data.train");
   std::optional<EncodedCache> cache;

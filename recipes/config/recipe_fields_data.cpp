@@ -73,12 +73,12 @@ RecipeField fields_field() {
 
 std::vector<RecipeField> data_fields() {
   return {
-      sources_field(
-          "data.train", &DataOptions::train,
-          "files to train on: .jsonl, .json, .txt, .csv, .parquet, .arrow; a dataset's ID in the Hugging Face cache, "
-          "or ID/PATH"),
+      sources_field("data.train", &DataOptions::train,
+                    "files to train on: .jsonl, .json, .txt, .csv, .parquet, .arrow; a directory of them (where "
+                    "it has splits: train); a dataset's ID in the Hugging Face cache, or ID/PATH"),
       sources_field("data.eval", &DataOptions::eval,
-                    "files to evaluate on; data.eval=null on the command line turns evaluation off"),
+                    "files to evaluate on (of a directory with splits: validation, else test); data.eval=null on the "
+                    "command line turns evaluation off"),
       number_field("data.eval_fraction", 0, 1, &DataOptions::eval_fraction,
                    "instead of data.eval: share of the training data held out by a keyed draw"),
       choice_field("data.format", data_formats(), &DataOptions::format,

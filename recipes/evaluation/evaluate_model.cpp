@@ -30,7 +30,7 @@ Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encod
                          RankContext& rank, const EvaluationWatch& watch) {
   BatchOptions in_order;
   in_order.order = {options.max_length, options.pack, false, 0};
-  const Batches batches(Dataset::load(options.train, options, encoder), in_order);
+  const Batches batches(Dataset::load(options.train, options, encoder, DataSplit::eval), in_order);
   const int64_t count = batches.steps_in_epoch(0);
   const auto batch_at = [&](int64_t i) {
     if (watch) watch(i, count);
@@ -42,7 +42,7 @@ Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encod
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,
                        const StepContext& step, const std::optional<AnswerComparison>& comparison,
                        const EvaluationWatch& watch) {
-  const Dataset dataset = Dataset::load(options.train, options, encoder);
+  const Dataset dataset = Dataset::load(options.train, options, encoder, DataSplit::eval);
   ExactMatch result;
   const int64_t count = limit > 0 ? std::min(limit, dataset.size()) : dataset.size();
   for (int64_t i = 0; i < count; ++i) {

@@ -13,7 +13,7 @@ namespace nibble {
 /// Told how much of an evaluation is done.
 using EvaluationWatch = std::function<void(int64_t done, int64_t of)>;
 
-/// Mean loss over the label tokens of `options.train`, in file order.
+/// Mean loss over the label tokens of `options.train` (DataSplit::eval of directories with splits), in file order.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank, const EvaluationWatch& watch = {});
 
@@ -30,7 +30,7 @@ struct AnswerComparison {
   int64_t max_new_tokens = 256;
 };
 
-/// For the first `limit` samples (0: all) of `options.train`: what comes before the last answer (trained tokens in a
+/// For the first `limit` samples (0: all) of the same data: what comes before the last answer (trained tokens in a
 /// row) is continued greedily to its length; right when all its tokens are the sample's, the end of a turn included
 /// where it is trained. With a `comparison` it is continued to its end, and right when what the rule finds in the text
 /// is what it finds in the sample's answer; InputError for a sample in whose answer it finds nothing.

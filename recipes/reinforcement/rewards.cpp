@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/data/records/json_record.h"
 
 namespace nibble {
 
@@ -57,7 +58,7 @@ bool matches(const Pattern& pattern, const std::string& text) {
 
 std::string line_of(const JudgedAnswer& answer) {
   nlohmann::ordered_json line = nlohmann::ordered_json::object();
-  if (answer.record) line = nlohmann::ordered_json::parse(*answer.record, nullptr, false);
+  if (answer.record) line = nlohmann::ordered_json::parse(answer.record->raw.text, nullptr, false);
   if (!line.is_object()) line = nlohmann::ordered_json::object();
   line["prompt_text"] = answer.prompt;
   line["completion"] = answer.answer;
@@ -116,22 +117,20 @@ Rewards::Rewards(const Recipe& of) : recipes_(of.all_rewards()), fields_(of.data
 
 Rewards::~Rewards() = default;
 
-std::string Rewards::column(const std::string* record, size_t i) const {
+std::string Rewards::column(const PromptRecord& of, size_t i) const {
   const std::string& name = recipes_[i].column;
-  const auto renamed = fields_.find(name);
-  const std::string& field = renamed == fields_.end() ? name : renamed->second;
-  const nlohmann::json object = record ? nlohmann::json::parse(*record, nullptr, false) : nlohmann::json();
-  const auto value = object.is_object() ? object.find(field) : object.end();
-  if (!object.is_object() || value == object.end() || value->is_null()) {
-    throw InputError(place(i), "a prompt's record has no field \"" + field + "\"",
-                     "give it to every prompt, or name another column");
+  const JsonRecord record(*of.path, of.raw, fields_);
+  const Json* value = record.find(name);
+  if (value == nullptr) {
+    record.fail("has no field \"" + record.file_name(name) + "\" for " + place(i),
+                "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
   return value->is_string() ? value->get<std::string>() : value->dump();
 }
 
-void Rewards::check(const std::string& record) const {
+void Rewards::check(const PromptRecord& record) const {
   for (size_t i = 0; i < size(); ++i) {
-    if (!recipes_[i].column.empty()) column(&record, i);
+    if (!recipes_[i].column.empty()) column(record, i);
   }
 }
 
@@ -164,10 +163,10 @@ std::vector<double> Rewards::plain_scores(const std::vector<JudgedAnswer>& answe
   for (const JudgedAnswer& answer : answers) {
     switch (recipe.type) {
       case RewardRecipe::Type::exact:
-        own.push_back(exact_reward(answer.answer, column(answer.record, i)));
+        own.push_back(exact_reward(answer.answer, column(*answer.record, i)));
         break;
       case RewardRecipe::Type::number:
-        own.push_back(number_reward(answer.answer, column(answer.record, i)));
+        own.push_back(number_reward(answer.answer, column(*answer.record, i)));
         break;
       case RewardRecipe::Type::regex:
         own.push_back(matches(patterns_[i], answer.answer) ? 1 : 0);

@@ -11,6 +11,7 @@
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/reinforcement/command_reward.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
+#include "nibble/recipes/reinforcement/prompt_records.h"
 
 namespace nibble {
 
@@ -18,8 +19,8 @@ namespace nibble {
 struct JudgedAnswer {
   std::string prompt, answer;  ///< as text, without special tokens
   std::span<const int32_t> prompt_ids;
-  std::span<const int32_t> ids;         ///< of the answer
-  const std::string* record = nullptr;  ///< JSON text of the prompt's record
+  std::span<const int32_t> ids;          ///< of the answer
+  const PromptRecord* record = nullptr;  ///< of the prompt
 };
 
 /// One number for an answer; nan: nothing to say.
@@ -42,8 +43,8 @@ class Rewards {
   /// For metrics, each once.
   const std::vector<std::string>& names() const { return names_; }
   double weight(size_t i) const { return recipes_.at(i).weight; }
-  /// Throws InputError where the record of a prompt, JSON text, lacks a column.
-  void check(const std::string& record) const;
+  /// Throws InputError where the record of a prompt lacks a column.
+  void check(const PromptRecord& record) const;
   /// [function][answer]; nan: nothing to say. stop: asked while a command is waited for; nothing is returned then.
   /// Throws InputError where a record lacks a column, or a command fails.
   std::vector<std::vector<double>> score(
@@ -52,7 +53,7 @@ class Rewards {
  private:
   std::vector<double> plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const;
   std::string place(size_t i) const { return "rewards (" + names_.at(i) + ")"; }
-  std::string column(const std::string* record, size_t i) const;
+  std::string column(const PromptRecord& record, size_t i) const;
 
   const std::vector<RewardRecipe> recipes_;
   const std::map<std::string, std::string>& fields_;

@@ -50,6 +50,33 @@ TEST_F(Names, ARecipeInYamlTrainsAModelAndADatasetOfTheCache) {
   EXPECT_EQ(run("merge --adapter run --out merged").code, 0);
 }
 
+TEST_F(Names, ADirectoryWithSplitsIsTrainedOnAndEvaluatedByThem) {
+  const std::string record = R"({"prompt": "Who is she?", "completion": " She is here."})";
+  fs::create_directories(root_ / "set");
+  test::write_bytes(root_ / "set/train.jsonl", record + "\n" + record + "\n");
+  test::write_bytes(root_ / "set/test.jsonl", record + "\n");
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: me/small}\ndata: {train: set, eval: set, max_length: 64}\noutput: {dir: run}\n");
+  const Said shown = run("validate r.yaml");
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  for (const char* line : {"note: set: its split train is taken (1 file), not test\n", "training data: 2 samples",
+                           "note: set: its split test is taken (1 file), not train\n", "evaluation data: 1 sample"}) {
+    EXPECT_THAT(shown.text, HasSubstr(line));
+  }
+  for (const std::string command :
+       {"eval --data set", "logprobs --format unpaired --data set --out l.jsonl", "score --data set --out s.jsonl",
+        "tokenizer train --data set --vocab-size 1 --out t"}) {
+    const std::string split = command.starts_with("eval") ? "test" : "train";
+    const std::string model = command.starts_with("tokenizer") ? "" : " --model me/small";
+    EXPECT_THAT(run(command + model).text, HasSubstr("note: set: its split " + split)) << command;
+  }
+  fs::rename(root_ / "set/train.jsonl", root_ / "set/validation.jsonl");
+  const Said refused = run("validate r.yaml");
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.text, HasSubstr("error: set: holds the splits test, validation, none to train on; name the "
+                                      "folder or the files, such as set/test.jsonl\n"));
+}
+
 TEST_F(Names, AnAdapterAloneNamesTheModelOfEveryCommand) {
   test::write_bytes(root_ / "d.jsonl", "{\"prompt\": \"Who is she?\", \"completion\": \" She is here.\"}\n");
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small"}, "adapter": {"r": 2}, "output": {"dir": "run"},
@@ -78,8 +105,8 @@ TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {
                     R"({"model": {"path": "me/small"}, "data": {"train": "me/talk"}, "output": {"dir": "run"}})");
   const Said data = run("validate r.json");
   EXPECT_EQ(data.code, 3);
-  EXPECT_THAT(data.text, HasSubstr("name the data files, such as "));
-  EXPECT_THAT(data.text, HasSubstr("main/train.arrow"));
+  EXPECT_THAT(data.text, HasSubstr("name the folder of the data, such as "));
+  EXPECT_THAT(data.text, HasSubstr("abc/main"));
   EXPECT_THAT(run("validate r.json data.train=me/none").text, HasSubstr("hf download me/none --repo-type dataset\n"));
 }
 

@@ -388,7 +388,8 @@ class Rollouts(RolloutTest):
         self.refused([self.judge("print('fine')")], "fine", "not a number or null")
         self.refused([{**self.judge("import time\ntime.sleep(1e6)"), "timeout_seconds": 0.2}], "timeout_seconds (0.2)")
         self.refused([{"type": "command", "argv": ["/no/such/judge"]}], "cannot be started", code=4)
-        self.refused([{"type": "exact", "column": "solution"}], "no field \"solution\"")
+        self.refused([{"type": "exact", "column": "solution"}],
+                     f'{self.prompts}:1:1: has no field "solution" for rewards (exact); the record has "prompt')
         self.refused([{"type": "exact", "colum": "answer"}], "did you mean column?", code=2)
         self.refused([{**self.judge("x = bytearray(1 << 31)\n" + JUDGE), "memory_bytes": 1 << 30}], "exit code 1")
 

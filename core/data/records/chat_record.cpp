@@ -102,6 +102,7 @@ std::string as_template_reads(const Json& message) {
 ChatMessage read_message(const Turn& turn, bool share_gpt) {
   if (!turn.value.is_object()) turn.record.fail_type(turn.name, turn.value, "an object");
   ChatMessage message;
+  message.place = turn.name;
   Json calls = Json::array();
   const std::string speaker = turn.text(share_gpt ? "from" : "role");
   message.role = speaker;

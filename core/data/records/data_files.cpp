@@ -5,6 +5,9 @@
 #include <filesystem>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
+#include "nibble/core/base/readable.h"
+#include "nibble/core/data/records/directory_files.h"
 #include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/mistaken_file.h"
@@ -16,48 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 7> kTypes = {".jsonl", ".ndjson", ".json", ".txt", ".csv", ".parquet", ".arrow"};
-constexpr const char* kTypesInWords = ".jsonl, .json, .txt, .csv, .parquet or .arrow";
-
-// What `datasets` writes beside the data.
-bool describes_data(const fs::path& path) {
-  const std::string name = path.filename().string();
-  std::error_code failure;
-  return name == "dataset_info.json" || name == "dataset_infos.json" || name == "dataset_dict.json" ||
-         (name == "state.json" && fs::exists(path.parent_path() / "dataset_info.json", failure));
-}
-
-bool is_data(const fs::directory_entry& entry) {
-  std::error_code failure;
-  return !entry.path().filename().string().starts_with('.') && !data_type(entry.path()).empty() &&
-         !describes_data(entry.path()) && entry.is_regular_file(failure);
-}
-
-// "name the data files, such as DIR/a", of the files in the folders below.
-std::string files_below(const fs::path& directory) {
-  std::error_code failure;
-  std::vector<std::string> files;
-  for (fs::recursive_directory_iterator entry(directory, failure), end; !failure && entry != end && files.size() < 1000;
-       entry.increment(failure)) {
-    if (is_data(*entry)) files.push_back(entry->path().string());
-  }
-  if (files.empty()) return "name the data files";
-  return "name the data files, such as " + *std::min_element(files.begin(), files.end());
-}
-
-std::vector<std::string> files_in_directory(const fs::path& directory) {
-  std::vector<std::string> files;
-  std::error_code failure;
-  fs::directory_iterator entries(directory, failure);
-  if (failure) throw IoError(directory.string(), "cannot be listed: " + failure.message(), "check its permissions");
-  for (const fs::directory_entry& entry : entries) {
-    if (is_data(entry)) files.push_back(entry.path().string());
-  }
-  std::sort(files.begin(), files.end());
-  if (files.empty()) {
-    throw InputError(directory.string(), std::string("holds no ") + kTypesInWords + " file", files_below(directory));
-  }
-  return files;
-}
 
 std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
@@ -79,6 +40,11 @@ std::vector<std::string> paths_of(const std::string& named) {
   return matches_of(found);
 }
 
+bool is_directory(const std::vector<std::string>& paths) {
+  std::error_code failure;
+  return paths.size() == 1 && fs::is_directory(paths.front(), failure);
+}
+
 void check_file(const std::string& path) {
   std::error_code failure;
   const fs::file_status status = fs::status(path, failure);
@@ -86,7 +52,7 @@ void check_file(const std::string& path) {
     throw InputError(path, fs::is_directory(status) ? "is a directory" : "is not a regular file", "give a data file");
   }
   if (data_type(path).empty()) {
-    throw InputError(path, "has a type that is not read", std::string("convert it to ") + kTypesInWords);
+    throw InputError(path, "has a type that is not read", std::string("convert it to ") + kDataTypes);
   }
 }
 
@@ -108,11 +74,10 @@ std::vector<fs::path> data_paths(const std::vector<DataSource>& sources) {
   return paths;
 }
 
-std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
+std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources, DataSplit wanted) {
   std::vector<DataFile> files;
   for (size_t source = 0; source < sources.size(); ++source) {
     const std::string& named = sources[source].path;
-    std::error_code failure;
     std::vector<std::string> found = paths_of(named);
     if (found.empty()) {
       const bool is_list = named.find(',') != std::string::npos;
@@ -120,13 +85,27 @@ std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources) {
                        is_list ? "write several files as a list in brackets, [" + named + "]"
                                : missing_path_remedy(named, " --repo-type dataset"));
     }
-    if (found.size() == 1 && fs::is_directory(found.front(), failure)) found = files_in_directory(found.front());
+    if (is_directory(found)) found = files_of_directory(found.front(), wanted).files;
     for (std::string& file : found) {
       check_file(file);
       files.push_back({std::move(file), static_cast<uint32_t>(source)});
     }
   }
   return files;
+}
+
+std::vector<std::string> split_notes(const std::vector<DataSource>& sources, DataSplit wanted) {
+  std::vector<std::string> notes;
+  for (const DataSource& source : sources) {
+    const std::vector<std::string> found = paths_of(source.path);
+    if (!is_directory(found)) continue;
+    const DirectoryFiles taken = files_of_directory(found.front(), wanted);
+    if (taken.split.empty()) continue;
+    notes.push_back("note: " + source.path + ": its split " + taken.split + " is taken (" +
+                    count_text(std::ssize(taken.files), "file") + ")" +
+                    (taken.rest.empty() ? "" : ", not " + joined(taken.rest)));
+  }
+  return notes;
 }
 
 }  // namespace nibble

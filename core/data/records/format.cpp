@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/chat_record.h"
+#include "nibble/core/data/records/hidden_parts.h"
 #include "nibble/core/data/records/json_record.h"
 #include "nibble/core/data/records/preference_record.h"
 #include "nibble/core/models/batch.h"
@@ -69,57 +70,18 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
   rendered.text += answer;
 }
 
-std::string name_of(const HiddenPart& part) {
-  const std::string message = "messages[" + std::to_string(part.message) + "]";
-  switch (part.kind) {
-    case HiddenPart::Kind::tools:
-      return "a list of tools";
-    case HiddenPart::Kind::documents:
-      return "documents";
-    case HiddenPart::Kind::tool_calls:
-      return "tool calls in " + message;
-    case HiddenPart::Kind::reasoning:
-      return "reasoning in " + message;
-    default:
-      return "the result of a tool in " + message;
-  }
-}
-
-// The conversation without what the template leaves out in any case: built-in templates would refuse it.
-Conversation without(Conversation conversation, const std::vector<HiddenPart>& parts) {
-  for (const HiddenPart& part : parts) {
-    if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
-    if (part.kind == HiddenPart::Kind::documents) conversation.documents.clear();
-    if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
-    if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
-  }
-  return conversation;
-}
-
-RenderedRecord render_conversation(const JsonRecord& record, const Conversation& conversation,
-                                   const DataOptions& options, const Encoder& encoder) {
-  if (!encoder.render_chat) {
-    record.fail("is a conversation, but the model has no chat template",
-                "set data.template, for example to chatml, or to a .jinja file");
-  }
+RenderedRecord render_conversation(const JsonRecord& record, Conversation conversation, const DataOptions& options,
+                                   const Encoder& encoder) {
+  if (!encoder.render_chat) fail_without_template(record);
   RenderedRecord rendered;
-  std::vector<HiddenPart> hidden;
-  const bool drops = options.hidden_parts == HiddenParts::drop;
+  rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
   try {
-    if (encoder.hidden_parts) hidden = encoder.hidden_parts(conversation);
-    if (hidden.empty() || drops) {
-      RenderedChat chat = encoder.render_chat(without(conversation, hidden));
-      rendered.text = std::move(chat.text);
-      rendered.trained = std::move(chat.answers);
-    }
+    RenderedChat chat = encoder.render_chat(conversation);
+    rendered.text = std::move(chat.text);
+    rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
     record.fail(error.what());
   }
-  if (!hidden.empty() && !drops) {
-    record.fail("has " + name_of(hidden.front()) + ", which the chat template does not show",
-                "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
-  }
-  rendered.hidden_parts = !hidden.empty();
   rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {
     return message.role == "assistant" && message.train && !is_blank(message);
   });

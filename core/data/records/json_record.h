@@ -1,6 +1,5 @@
 #pragma once
-// A parsed JSON record that knows where it stands. For .cpp files of core/data: nlohmann::json stays out of the
-// public headers.
+// A parsed JSON record that knows where it stands. For .cpp files: nlohmann::json stays out of the public headers.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,6 +24,8 @@ class JsonRecord {
   JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields);
 
   const Json& object() const { return object_; }
+  /// What the file calls our field `name`.
+  const std::string& file_name(const std::string& name) const;
   /// The value of our field `name`, or null when it is absent or null.
   const Json* find(const std::string& name) const;
   bool has(const std::string& name) const { return find(name) != nullptr; }
@@ -43,7 +44,6 @@ class JsonRecord {
 
  private:
   [[noreturn]] void fail_missing(const std::string& name) const;
-  const std::string& file_name(const std::string& name) const;
 
   const std::string& path_;
   const RawRecord& raw_;

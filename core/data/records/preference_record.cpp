@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/chat_record.h"
+#include "nibble/core/data/records/hidden_parts.h"
 #include "nibble/core/models/batch.h"
 
 namespace nibble {
@@ -79,20 +80,19 @@ RenderedRecord render_pair(const Part& prompt, const Part& answer) {
   return rendered;
 }
 
+Conversation join(Conversation settings, const Part& prompt, const Part& answer) {
+  settings.messages = prompt.messages;
+  settings.messages.insert(settings.messages.end(), answer.messages.begin(), answer.messages.end());
+  return settings;
+}
+
 // What the template writes is all there is, BOS and EOS too.
-std::string render_messages(const JsonRecord& record, const Conversation& settings, const Part& prompt,
-                            const Part* answer, const Encoder& encoder) {
-  if (!encoder.render_text) {
-    record.fail("is a conversation, but the model has no chat template",
-                "set data.template, for example to chatml, or to a .jinja file");
-  }
-  Conversation conversation = settings;
-  conversation.messages = prompt.messages;
-  if (answer)
-    conversation.messages.insert(conversation.messages.end(), answer->messages.begin(), answer->messages.end());
+std::string render_messages(const JsonRecord& record, Conversation conversation, bool add_generation_prompt,
+                            const Encoder& encoder) {
+  if (!encoder.render_text) fail_without_template(record);
   if (conversation.messages.empty()) return {};
   try {
-    return encoder.render_text(std::move(conversation), answer == nullptr);
+    return encoder.render_text(std::move(conversation), add_generation_prompt);
   } catch (const InputError& error) {
     record.fail(error.what());
   }
@@ -118,7 +118,7 @@ RenderedRecord join_ids(const std::vector<int32_t>& prompt, const std::vector<in
 RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::string>& answers,
                               const DataOptions& options, const Encoder& encoder) {
   std::vector<RenderedRecord> samples;
-  bool empty = false;
+  bool empty = false, hidden = false;
   if (record.has(answers.front() + "_ids")) {
     std::vector<int32_t> prompt;
     if (record.has("prompt_ids")) prompt = read_ids(record, "prompt_ids", encoder.vocab_size);
@@ -153,13 +153,18 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     for (const Part& part : parts) {
       samples.push_back(render_pair(*prompt, part));
       if (!chat) continue;
+      Conversation shown = join(settings, *prompt, part);
+      hidden = take_hidden_parts(record, options, encoder, shown) || hidden;
       samples.back() = {};
-      samples.back().text = render_messages(record, settings, *prompt, &part, encoder);
+      samples.back().text = render_messages(record, shown, false, encoder);
+      shown.messages.resize(prompt->messages.size());
+      if (samples.size() == 1) samples.front().prompt = render_messages(record, std::move(shown), true, encoder);
     }
-    samples.front().prompt = chat ? render_messages(record, settings, *prompt, nullptr, encoder) : prompt->text;
+    if (!chat) samples.front().prompt = prompt->text;
   }
   RenderedRecord first = std::move(samples.front());
   first.empty_answer = empty;
+  first.hidden_parts = hidden;
   first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
   return first;
 }
@@ -194,11 +199,9 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
     rendered.ids = rendered.labels = read_ids(record, "input_ids", encoder.vocab_size);
     if (rendered.ids.empty()) record.fail("field \"input_ids\" is empty");
   } else if (record.has("messages") || record.has("conversations") || !options.chat_template.empty()) {
-    Part part;
     Conversation conversation = read_conversation(record);
-    part.messages = std::move(conversation.messages);
-    part.is_chat = true;
-    rendered.text = render_messages(record, conversation, {}, &part, encoder);
+    rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
+    rendered.text = render_messages(record, std::move(conversation), false, encoder);
     rendered.trained = {{0, rendered.text.size()}};
   } else {
     rendered = render_pair({}, {record.text("text"), {}, false});
@@ -221,10 +224,13 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
   }
   Part prompt = read_part(record, "prompt");
   rendered.add_bos = !prompt.is_chat && options.chat_template.empty();
-  if (!rendered.add_bos) make_chat(prompt, "user");
-  rendered.text = rendered.add_bos
-                      ? prompt.text
-                      : render_messages(record, read_conversation_settings(record), prompt, nullptr, encoder);
+  rendered.text = prompt.text;
+  if (!rendered.add_bos) {
+    make_chat(prompt, "user");
+    Conversation conversation = join(read_conversation_settings(record), prompt, {});
+    rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
+    rendered.text = render_messages(record, std::move(conversation), true, encoder);
+  }
   if (rendered.text.empty()) record.fail("field \"prompt\" is empty");
   return rendered;
 }

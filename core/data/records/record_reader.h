@@ -23,10 +23,13 @@ struct DataFile {
 std::string data_type(const std::filesystem::path& path);
 
 /// The regular files that `sources` name, in order. A path that exists is taken literally before it is tried as a glob
-/// pattern (sorted), and then as an ID, or a path or pattern in one, in the Hugging Face cache (find_in_hub). Throws
-/// InputError naming the source that is missing, empty, not a regular file (pipes, devices), or of a type that is not
-/// read.
-std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources);
+/// pattern (sorted), and then as an ID, or a path or pattern in one, in the Hugging Face cache (find_in_hub). Of a
+/// directory with splits those of `wanted` (directory_files.h). Throws InputError naming the source that is missing,
+/// empty, not a regular file (pipes, devices), of a type that is not read, or without a split for `wanted`.
+std::vector<DataFile> find_data_files(const std::vector<DataSource>& sources, DataSplit wanted = DataSplit::train);
+
+/// A line for each directory with splits: which one find_data_files() takes, and which not.
+std::vector<std::string> split_notes(const std::vector<DataSource>& sources, DataSplit wanted = DataSplit::train);
 
 /// The paths that `sources` name, of a pattern what matches it. What is not there is passed over.
 std::vector<std::filesystem::path> data_paths(const std::vector<DataSource>& sources);

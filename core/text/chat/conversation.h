@@ -26,6 +26,7 @@ struct ChatMessage {
   std::string reasoning;   ///< under any of kReasoningNames; empty = none
   bool train = true;       ///< false: an answer that is context only ("weight": 0)
   std::string json = {};   ///< the whole message as a model's own template reads it; empty = made from the fields above
+  std::string place = {};  ///< where the record has it, for people: "messages[2]"
 };
 
 struct Conversation {

@@ -46,13 +46,18 @@ TEST(Rewards, ReadColumnsOfTheRecord) {
   recipe.data.fields = {{"answer", "solution"}};
   Rewards rewards(recipe);
   EXPECT_EQ(rewards.names(), (std::vector<std::string>{"exact", "regex", "regex_2"}));
-  const std::string record = R"({"prompt": "?", "solution": "yes"})", other = R"({"prompt": "?"})";
+  const auto path = std::make_shared<const std::string>("p.jsonl");
+  const PromptRecord record{path, {R"({"prompt": "?", "solution": "yes"})", 6}};
+  const PromptRecord other{path, {R"({"prompt": "?", "solution": null, "answer": 7})", 7, 3}};
   std::vector<JudgedAnswer> answers = {{.prompt = "?", .answer = "yes", .ids = {}, .record = &record},
                                        {.prompt = "?", .answer = "No x", .ids = {}, .record = &record}};
   EXPECT_EQ(rewards.score(answers), (std::vector<std::vector<double>>{{1, 0}, {1, 0}, {0, 1}}));
   answers[1].record = &other;
-  EXPECT_THAT(error_of<InputError>([&] { rewards.score(answers); }), HasSubstr("no field \"solution\""));
-  EXPECT_THAT(error_of<InputError>([&] { rewards.check(other); }), HasSubstr("rewards (exact): a prompt's record"));
+  const std::string refused =
+      R"(p.jsonl:7:3: has no field "solution" for rewards (exact); the record has "prompt", "solution" (null), "answer")"
+      "; give the field to every prompt, or name another column";
+  EXPECT_EQ(error_of<InputError>([&] { rewards.score(answers); }), refused);
+  EXPECT_EQ(error_of<InputError>([&] { rewards.check(other); }), refused);
   rewards.check(record);
   recipe.rewards = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
   EXPECT_THAT(error_of<InputError>([&] { Rewards{recipe}; }), HasSubstr("rewards (regex)"));

@@ -123,6 +123,54 @@ TEST(Preferences, ThatCannotBeAreRefusedWithTheirPlace) {
               HasSubstr("chosen_ids"));
 }
 
+/// A built-in template, which has no form for tools, documents, calls and reasoning.
+Encoder plain_encoder() {
+  const std::shared_ptr<const ChatTemplate> plain = builtin_chat_template("plain", {});
+  Encoder encoder = byte_encoder();
+  encoder.render_chat = [plain](const Conversation& chat) { return plain->render(chat); };
+  encoder.render_text = [plain](const Conversation& chat, bool generates) {
+    return plain->render(chat, generates).text;
+  };
+  encoder.hidden_parts = [plain](const Conversation& chat) { return plain->hidden_parts(chat); };
+  return encoder;
+}
+
+TEST(HiddenParts, OfEveryFormatWithMessagesAreRefusedOrLeftOutAndCounted) {
+  const std::string thought = R"([{"role": "assistant", "content": "a", "reasoning_content": "r"}])";
+  const std::string ask = R"([{"role": "user", "content": "q"}])",
+                    answer = R"([{"role": "assistant", "content": "b"}])";
+  const std::string turns = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "tool_calls": )"
+                            R"([{"function": {"name": "f", "arguments": {}}}]}, {"role": "user", "content": "p"}])";
+  const struct {
+    DataFormat format;
+    std::string fields, part;
+  } cases[] = {
+      {DataFormat::preference, "\"prompt\": " + ask + ", \"chosen\": " + answer + ", \"rejected\": " + thought,
+       "reasoning in rejected[0]"},
+      {DataFormat::preference, "\"prompt\": " + turns + ", \"chosen\": " + answer + ", \"rejected\": \"c\"",
+       "tool calls in prompt[1]"},
+      {DataFormat::preference, R"("tools": [{"name": "f"}], "prompt": "q", "chosen": "c", "rejected": )" + answer,
+       "a list of tools"},
+      {DataFormat::unpaired, "\"label\": true, \"prompt\": " + ask + ", \"completion\": " + thought,
+       "reasoning in completion[0]"},
+      {DataFormat::labeled, "\"label\": 1, \"messages\": " + thought, "reasoning in messages[0]"},
+      {DataFormat::prompts, "\"documents\": [{\"text\": \"d\"}], \"prompt\": " + ask, "documents"},
+      {DataFormat::prompts, "\"prompt\": " + turns, "tool calls in prompt[1]"},
+  };
+  for (const auto& [format, fields, part] : cases) {
+    Files files;
+    DataOptions options;
+    options.format = format;
+    const std::string path = files.write("d.jsonl", "{" + fields + "}");
+    EXPECT_EQ(error_of<InputError>([&] { load(path, options, plain_encoder()); }),
+              path + ":1:1: has " + part +
+                  ", which the chat template does not show; choose a data.template that does, or train without such "
+                  "parts: data.hidden_parts=drop");
+    options.hidden_parts = HiddenParts::drop;
+    EXPECT_EQ(load(path, options, plain_encoder()).report().hidden_parts, 1) << fields;
+  }
+}
+
 TEST(Unpaired, AnswersHaveTheirVerdict) {
   Files files;
   DataOptions options;

@@ -1,0 +1,57 @@
+#include "nibble/core/data/records/hidden_parts.h"
+
+#include "nibble/core/base/error.h"
+
+namespace nibble {
+
+namespace {
+
+std::string name_of(const HiddenPart& part, const Conversation& conversation) {
+  const auto in_message = [&](const std::string& what) {
+    const std::string& place = conversation.messages[part.message].place;
+    return what + " in " + (place.empty() ? "messages[" + std::to_string(part.message) + "]" : place);
+  };
+  switch (part.kind) {
+    case HiddenPart::Kind::tools:
+      return "a list of tools";
+    case HiddenPart::Kind::documents:
+      return "documents";
+    case HiddenPart::Kind::tool_calls:
+      return in_message("tool calls");
+    case HiddenPart::Kind::reasoning:
+      return in_message("reasoning");
+    default:
+      return in_message("the result of a tool");
+  }
+}
+
+}  // namespace
+
+bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, const Encoder& encoder,
+                       Conversation& conversation) {
+  if (!encoder.hidden_parts) return false;
+  std::vector<HiddenPart> hidden;
+  try {
+    hidden = encoder.hidden_parts(conversation);
+  } catch (const InputError& error) {
+    record.fail(error.what());
+  }
+  if (!hidden.empty() && options.hidden_parts != HiddenParts::drop) {
+    record.fail("has " + name_of(hidden.front(), conversation) + ", which the chat template does not show",
+                "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+  }
+  for (const HiddenPart& part : hidden) {  // built-in templates would refuse them
+    if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
+    if (part.kind == HiddenPart::Kind::documents) conversation.documents.clear();
+    if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
+    if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
+  }
+  return !hidden.empty();
+}
+
+void fail_without_template(const JsonRecord& record) {
+  record.fail("is a conversation, but the model has no chat template",
+              "set data.template, for example to chatml, or to a .jinja file");
+}
+
+}  // namespace nibble

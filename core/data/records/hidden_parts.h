@@ -1,0 +1,18 @@
+#pragma once
+// What records hold and the chat template does not show. For .cpp files of core/data.
+
+#include "nibble/core/data/data_options.h"
+#include "nibble/core/data/encoder.h"
+#include "nibble/core/data/records/json_record.h"
+
+namespace nibble {
+
+/// Takes such parts out of `conversation`, whose text stays the same; false where there are none. Throws InputError
+/// naming the first where options.hidden_parts is `error`.
+bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, const Encoder& encoder,
+                       Conversation& conversation);
+
+/// For a conversation where the encoder has no chat template.
+[[noreturn]] void fail_without_template(const JsonRecord& record);
+
+}  // namespace nibble
