@@ -50,8 +50,8 @@ void write_peft_directory(const std::filesystem::path& directory, const AdapterO
                           const std::vector<std::pair<std::string, Tensor>>& tensors,
                           Replace replace = Replace::nothing, const AdapterCompanions& companions = {});
 
-/// In an adapter directory: which base it was trained on, JSON, see recipes/models/fingerprints.h. PEFT does not look at
-/// it.
+/// In an adapter directory: which base it was trained on, JSON, see recipes/models/fingerprints.h. PEFT does not look
+/// at it.
 inline constexpr std::string_view kBaseFile = "nibble_base.json";
 
 /// Prefix of every name in a PEFT file.
