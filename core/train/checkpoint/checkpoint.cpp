@@ -197,9 +197,11 @@ namespace {
 
 // Weights that are no numbers must not take the place of good ones. Without parallel_for: training has the threads.
 void require_finite(const std::vector<CheckpointSlice>& slices) {
+  MemoryPool host;
   for (const CheckpointSlice& slice : slices) {
     if (slice.value.dtype() != DType::f32) continue;  // codes of 8-bit state; their scales are f32
-    const auto elements = slice.value.span<const float>();
+    const Tensor value = slice.value.to(host);
+    const auto elements = value.span<const float>();
     const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
     if (bad == elements.end()) continue;
     throw NumericError(slice.name, "element " + std::to_string(bad - elements.begin()) + " is " + std::to_string(*bad),
