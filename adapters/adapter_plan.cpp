@@ -75,7 +75,7 @@ class Planner {
     TargetModules found;
     if (options_.target_parameters.empty() || !options_.target_modules.empty()) {
       found = match_target_modules(modules_to_choose(config, options_, plan_.linears), config.names.head,
-                                   config.model_type, options_, embeddings_);
+                                   config.model_type, options_, embeddings_, experts.tensors);
     }
     if (!experts.routers.empty()) {  // in their place among the modules
       std::set<std::string> all(found.modules.begin(), found.modules.end());

@@ -88,12 +88,12 @@ const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<st
 
 template <typename Value>
 void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, const std::string& key,
-                   TargetModules& found) {
+                   std::span<const std::string> tensors, TargetModules& found) {
   for (const auto& entry : patterns) {
     const PythonRegex regex = pattern_regex(entry.first);
-    const bool used = std::any_of(found.modules.begin(), found.modules.end(),
-                                  [&](const std::string& module) { return regex.matches_start(module); });
-    if (!used) found.unmatched_entries.push_back(key + " \"" + entry.first + "\"");
+    const auto fits = [&](const std::string& name) { return regex.matches_start(name); };
+    if (std::ranges::none_of(found.modules, fits) && std::ranges::none_of(tensors, fits))
+      found.unmatched_entries.push_back(key + " \"" + entry.first + "\"");
   }
 }
 
@@ -142,7 +142,7 @@ std::vector<std::string> default_target_modules(const std::string& model_type) {
 
 TargetModules match_target_modules(std::span<const std::string> linears, const std::string& head,
                                    const std::string& model_type, const AdapterOptions& options,
-                                   std::span<const std::string> embeddings) {
+                                   std::span<const std::string> embeddings, std::span<const std::string> tensors) {
   ModuleSelector targets = options.target_modules;
   const bool all_linear = targets.all_linear();
   if (targets.empty()) targets.names = default_target_modules(model_type);
@@ -180,8 +180,8 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
       std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return excluded.matches(module); })) {
     found.unmatched_entries.push_back("exclude_modules \"" + options.exclude_modules.pattern + "\"");
   }
-  add_unmatched(options.rank_pattern, "rank_pattern", found);
-  add_unmatched(options.alpha_pattern, "alpha_pattern", found);
+  add_unmatched(options.rank_pattern, "rank_pattern", tensors, found);
+  add_unmatched(options.alpha_pattern, "alpha_pattern", tensors, found);
   return found;
 }
 

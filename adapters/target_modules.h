@@ -20,10 +20,12 @@ std::vector<std::string> default_target_modules(const std::string& model_type);
 
 /// `linears`: path of every Linear, output head included; `head`: path of the output head ("lm_head"), left out by
 /// "all-linear", as are `embeddings`, which come first in the result; model_type as in config.json, for empty
-/// target_modules. Throws UsageError, listing the kinds of modules there are, when nothing is selected.
+/// target_modules; `tensors`: of experts, with adapters that rank_pattern and alpha_pattern may mean too. Throws
+/// UsageError, listing the kinds of modules there are, when nothing is selected.
 TargetModules match_target_modules(std::span<const std::string> linears, const std::string& head,
                                    const std::string& model_type, const AdapterOptions& options,
-                                   std::span<const std::string> embeddings = {});
+                                   std::span<const std::string> embeddings = {},
+                                   std::span<const std::string> tensors = {});
 
 /// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
 int64_t rank_of(const AdapterOptions& options, const std::string& module);

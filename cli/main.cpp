@@ -19,6 +19,7 @@
 #include "nibble/cli/printing/wrap.h"
 #include "nibble/cli/processes/process_limits.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/tensor/map_fault.h"
 #include "nibble/core/text/matching/nearest.h"
@@ -53,7 +54,15 @@ std::string recipe_line(const std::string& command, const std::vector<std::strin
          nibble::shell_line(keys) + (has_output ? "" : " output.dir=runs/mine");
 }
 
-// CLI11 says what was not expected; we add what was probably meant.
+// The one name that begins like `word`, or that `word` begins with: --out for --output.
+std::string same_begin(const std::string& word, std::vector<std::string> known) {
+  std::erase_if(known, [&](const std::string& name) {
+    return !word.starts_with("--") || word.size() < 5 || !(name.starts_with(word) || word.starts_with(name));
+  });
+  return known.size() == 1 ? known.front() : "";
+}
+
+// What was probably meant.
 std::string remedy_for(const CLI::App& app, const std::vector<std::string>& words,
                        const std::vector<std::string>& extras) {
   const CLI::App* command = &app;
@@ -74,7 +83,8 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& word
     if (extra.starts_with("--") && dot < equals && equals != std::string::npos) {
       return "keys of the recipe are given without dashes: " + extra.substr(2);
     }
-    const std::string meant = nibble::nearest(extra.substr(0, extra.find('=')), known);
+    const std::string word = extra.substr(0, equals), near = nibble::nearest(word, known);
+    const std::string meant = near.empty() ? same_begin(word, known) : near;
     if (!meant.empty()) return "did you mean " + meant + "?";
   }
   return "see " + path + " --help";
@@ -83,7 +93,16 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& word
 int usage_error(const CLI::App& app, const std::vector<std::string>& words, const CLI::ParseError& error) {
   std::string what = error.what();
   while (!what.empty() && (what.back() == '\n' || what.back() == '.')) what.pop_back();
-  nibble::cli::say_error(what + "; " + remedy_for(app, words, app.remaining(true)));
+  // What is missing is often what was misspelled; CLI11 lists the words backwards.
+  const std::vector<std::string> extras = app.remaining(true);
+  const std::string remedy = remedy_for(app, words, extras);
+  const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!extras.empty() && (is_missing || dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr)) {
+    const std::string unexpected =
+        nibble::joined(extras, " ") + (extras.size() == 1 ? " was not expected" : " were not expected");
+    what = is_missing && !remedy.starts_with("did you mean") ? what + ", and " + unexpected : unexpected;
+  }
+  nibble::cli::say_error(what + "; " + remedy);
   return 2;
 }
 

@@ -10,7 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/json/json_file.h"
-#include "nibble/recipes/config/convert_recipe.h"
+#include "nibble/recipes/config/conversion/convert_recipe.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/recipe_reference.h"
 #include "nibble/recipes/config/shipped.h"
@@ -41,8 +41,8 @@ void copy(const std::string& name, const std::string& to) {
   say(stdout, target.string());
 }
 
-void convert(const std::string& from, const std::string& to) {
-  const ConvertedRecipe converted = convert_recipe(read_text_file(from, size_t{4} << 20), from);
+void convert(const std::string& from, const std::string& to, const std::string& objective) {
+  const ConvertedRecipe converted = convert_recipe(read_text_file(from, size_t{4} << 20), from, objective);
   for (const std::string& line : converted.notes) say(stderr, "note: " + line);
   if (to.empty()) {
     std::fputs(converted.text.c_str(), stdout);
@@ -65,6 +65,7 @@ void list_keys() {
 void add_recipes_command(Command& nibble) {
   auto name = std::make_shared<std::string>();
   auto target = std::make_shared<std::string>();
+  auto objective = std::make_shared<std::string>();
   Command command =
       nibble.subcommand("recipes", "The recipes that come with nibble: ls, models, cat, cp, convert; keys and schema");
   command.require_subcommand();
@@ -84,9 +85,10 @@ void add_recipes_command(Command& nibble) {
       command.subcommand("convert", "Make a recipe of a configuration of Axolotl, LLaMA-Factory or TRL");
   conversion.option("file", *name, "The configuration: YAML or JSON").required();
   conversion.option("target", *target, "File to write (standard output)");
+  conversion.option("--objective", *objective, "Of a configuration of TRL that may be for several trainers: dpo, ...");
   conversion.footer(
       "What has no counterpart is named on standard error.\nExample: nibble recipes convert qlora.yml my.json");
-  conversion.run([name, target] { convert(*name, *target); });
+  conversion.run([name, target, objective] { convert(*name, *target, *objective); });
   command.subcommand("keys", "Every key with its values, default and meaning").run(list_keys);
   command.subcommand("schema", "JSON Schema of a recipe, for editors").run([] {
     std::fputs(recipe_schema().c_str(), stdout);

@@ -46,6 +46,7 @@ void run(const Flags& flags) {
   DataOptions options = flags.records;
   options.train = {{flags.data}};
   options.format = parse_data_format(flags.format);
+  options.chat_template = text.chat_template;  // as in the training
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {

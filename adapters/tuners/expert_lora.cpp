@@ -163,7 +163,10 @@ ExpertTargets match_target_parameters(const DecoderConfig& config, const Adapter
     throw UsageError(what, remedy, "adapter.target_parameters");
   };
   const bool plain = !takes_from_base(options.init_lora_weights) && options.init_lora_weights != LoraInit::loftq;
-  if (options.lora_dropout > 0) refuse("an adapter on experts has no lora_dropout, as in PEFT", "set it to 0");
+  if (options.lora_dropout > 0) {
+    throw UsageError("adapters on experts have no dropout, as in PEFT, and the targets include experts",
+                     "set adapter.lora_dropout=0, or name target_modules without experts", "adapter.lora_dropout");
+  }
   if (options.use_dora || options.lora_bias || !plain) {
     refuse("an adapter on experts is a plain LoRA: no use_dora, lora_bias, pissa, olora, loftq", "leave these out");
   }

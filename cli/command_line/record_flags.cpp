@@ -11,7 +11,10 @@ void add_record_flags(Command& command, DataOptions& options) {
       "--fields",
       [&options](const std::string& given) {
         for (size_t begin = 0; begin <= given.size();) {
-          const size_t end = std::min(given.find(',', begin), given.size());
+          const auto comma_behind = [&](size_t at) { return std::min(given.find(',', at), given.size()); };
+          size_t end = comma_behind(begin);
+          // A comma with no = before the next one belongs to the column: answer=My Answer, final
+          while (end < given.size() && given.find('=', end) >= comma_behind(end + 1)) end = comma_behind(end + 1);
           const std::string pair = given.substr(begin, end - begin);
           const size_t equals = pair.find('=');
           if (equals == 0 || equals >= pair.size() - 1) {

@@ -49,6 +49,11 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
   const std::string eval = "eval --model run --data p.jsonl --exact-match";
   EXPECT_THAT(run(eval).text, HasSubstr("set data.format and data.fields (--format, --fields); known are"));
   EXPECT_THAT(run(eval + " --fields completion=answer").text, HasSubstr("exact match 100.0% (1 of 1)"));
+  test::write_bytes(root_ / "comma.jsonl", R"({"prompt": "What?", "Answer, final": " It is\n#### 7"})");
+  EXPECT_THAT(run("eval --model run --data comma.jsonl --exact-match --fields 'completion=Answer, final'").text,
+              HasSubstr("exact match 100.0% (1 of 1)"));
+  EXPECT_THAT(run(eval + " --fields completion=anser").text,
+              HasSubstr("data.fields (--fields) calls completion \"anser\", which is not there; the record has"));
   const Said wrong = run(eval + " --fields completion=answer,=x");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.text, HasSubstr("--fields completion=answer,=x is no list of NAME=COLUMN"));
@@ -56,7 +61,17 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
   const std::string pairs = " --data qa.csv --fields prompt=ask,chosen=good,rejected=bad --out ";
   EXPECT_EQ(run("logprobs --model run/model" + pairs + "logprobs.jsonl").code, 0);
   EXPECT_THAT(test::read_bytes(root_ / "logprobs.jsonl"), HasSubstr("\"rejected\""));
-  EXPECT_THAT(run("score --model run/model" + pairs + "scores.jsonl").text, HasSubstr("no score head"));
+  EXPECT_THAT(run("score --model run/model" + pairs + "scores.jsonl").text,
+              HasSubstr("run/model: has no score head that would say how many labels there are; name a reward model"));
+}
+
+TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {
+  EXPECT_EQ(run("eval --modle run --data d.jsonl").text,
+            "error: --modle run were not expected; did you mean --model?\n");
+  EXPECT_EQ(run("logprobs --model run --data d.jsonl --output l.jsonl").text,
+            "error: --output l.jsonl were not expected; did you mean --out?\n");
+  EXPECT_EQ(run("logprobs --model run --data d.jsonl --foo").text,
+            "error: --out is required, and --foo was not expected; see nibble logprobs --help\n");
 }
 
 TEST_F(Eval, NumbersAreWrittenForPeople) {

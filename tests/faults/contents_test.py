@@ -43,7 +43,7 @@ class Contents(program.FaultTest):
         recipe = self.started()
         self.change_middle(weights)
         os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-        self.ends(2, ["train", recipe, "train.steps=3"], "model.fingerprint/model.safetensors was", "output.force=true")
+        self.ends(2, ["train", recipe, "train.steps=3"], "model.safetensors of model.path has other content", "output.force=true")
         weights.write_bytes(whole)
         ended = run("train", recipe, "train.steps=3")
         self.assertEqual(ended.code, 0, ended.err)
@@ -61,10 +61,10 @@ class Contents(program.FaultTest):
         config, weights = adapter / "adapter_config.json", adapter / "adapter_model.safetensors"
         said, held = config.read_text(), weights.read_bytes()
         config.write_text(json.dumps(dict(json.loads(said), lora_alpha=640)))
-        self.ends(2, ["train", recipe, "train.steps=3"], "adapter.fingerprint/adapter_config.json was")
+        self.ends(2, ["train", recipe, "train.steps=3"], "adapter_config.json of adapter.path has other content")
         config.write_text(said)
         weights.write_bytes(held[:-4] + b"\0\0\0\0")
-        self.ends(2, ["train", recipe, "train.steps=3"], "adapter.fingerprint/adapter_model.safetensors was")
+        self.ends(2, ["train", recipe, "train.steps=3"], "adapter_model.safetensors of adapter.path has other content")
         weights.write_bytes(held)
         self.assertEqual(run("train", recipe, "train.steps=3").code, 0)
 
@@ -73,7 +73,7 @@ class Contents(program.FaultTest):
         config.write_text('{"bos_token": "a"}')
         recipe = self.started()
         config.write_text('{"bos_token": "b"}')
-        self.ends(2, ["train", recipe, "train.steps=3"], "tokenizer.fingerprint/tokenizer_config.json was")
+        self.ends(2, ["train", recipe, "train.steps=3"], "tokenizer_config.json of tokenizer has other content")
 
 
 if __name__ == "__main__":

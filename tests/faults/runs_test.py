@@ -62,13 +62,13 @@ class Run(program.FaultTest):
         self.assertEqual(run("train", recipe, "train.steps=2").code, 0)
         before = program.snapshot(self.out())
         (self.folder / "data.jsonl").write_text((self.folder / "data.jsonl").read_text().replace("[3,", "[4,"))
-        self.ends(2, ["train", recipe, "train.steps=3"], "data.fingerprint was", "output.force=true")
+        self.ends(2, ["train", recipe, "train.steps=3"], "data.jsonl\" has other content", "output.force=true")
         self.data()
         self.ends(2, ["train", recipe, "train.steps=3", "optimizer.lr=0.5", "train.seed=9"],
                   "optimizer.lr was 0.001 and is 0.5", "train.seed was 0 and is 9")
         weights = (self.model / "model.safetensors").read_bytes()
         (self.model / "model.safetensors").write_bytes(weights[:-4] + b"\0\0\0\0")
-        self.ends(2, ["train", recipe, "train.steps=3"], "model.fingerprint/model.safetensors was")
+        self.ends(2, ["train", recipe, "train.steps=3"], "model.safetensors of model.path has other content")
         self.assertEqual(program.snapshot(self.out()), before)
 
     def test_other_settings_come_with_the_words_to_continue_and_to_start_afresh(self):

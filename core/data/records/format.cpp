@@ -1,6 +1,7 @@
 #include "nibble/core/data/records/format.h"
 
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <utility>
 
@@ -34,22 +35,43 @@ std::optional<DataFormat> find_format(const JsonRecord& record) {
   return std::nullopt;
 }
 
+// A question whose answer is the letter of one of its choices, which are not in its text.
+bool is_choice(const JsonRecord& record) {
+  const Json* answer = record.find("answer");
+  const Json* choices = record.find(record.has("choices") ? "choices" : "options");
+  if (answer == nullptr || !answer->is_string() || choices == nullptr) return false;
+  const auto letter = answer->get<std::string>(), question = record.optional_text("question");
+  const auto is_shown = [&](const Json& choice) {
+    return choice.is_string() && question.find(choice.get<std::string>()) != std::string::npos;
+  };
+  return letter.size() == 1 && std::isalpha(static_cast<unsigned char>(letter.front())) != 0 &&
+         !(choices->is_array() && std::ranges::all_of(choices->begin(), choices->end(), is_shown));
+}
+
 // What is no example to follow must not become one because the fields of one are in it as well.
 void refuse_other_objective(const JsonRecord& record) {
   for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
     if (!record.has(name)) continue;
-    record.fail("is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
-                "set objective.type to dpo, orpo, ..., or name data.format to train what that reads");
+    record.fail(
+        "is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
+        "in a recipe set objective.type to dpo, orpo, ...; or name data.format (--format) to take what that reads");
   }
   const std::optional<DataFormat> format = find_format(record);
   const bool answer = format == DataFormat::completion && record.has("prompt");
+  if (format == DataFormat::completion && !answer && is_choice(record)) {
+    record.fail(
+        "is a question with choices, of which \"answer\" has a letter and \"question\" nothing",
+        "evaluate it with `nibble eval --format choices`; to train on it write the choices into the question, or "
+        "name data.format (--format completion)");
+  }
   for (const char* name : {"label", "kto_tag"}) {
     const Json* label = record.find(name);
     const bool verdict = answer ? is_verdict(label) : is_truth(label);
     if (!verdict || !format) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
-                "set objective.type to kto; or keep the good ones without the label, or name data.format (" +
-                    std::string(data_format_name(*format)) + ") to train all of them as good");
+                "in a recipe set objective.type to kto; or keep the good ones without the label, or name data.format "
+                "(--format " +
+                    std::string(data_format_name(*format)) + ") to take all of them as good");
   }
 }
 
@@ -57,6 +79,7 @@ DataFormat format_of_fields(const JsonRecord& record) {
   if (record.has("input_ids")) return DataFormat::tokens;
   refuse_other_objective(record);
   if (const std::optional<DataFormat> format = find_format(record)) return *format;
+  record.refuse_unknown_columns();
   record.fail("has the fields " + record.field_names() + ", which are of no known format",
               "set data.format and data.fields (--format, --fields); known are input_ids; messages; conversations; "
               "instruction, output; "
@@ -72,7 +95,7 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
 
 RenderedRecord render_conversation(const JsonRecord& record, Conversation conversation, const DataOptions& options,
                                    const Encoder& encoder) {
-  if (!encoder.render_chat) fail_without_template(record);
+  if (!encoder.render_chat) fail_without_template(record, encoder);
   RenderedRecord rendered;
   rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
   try {
@@ -115,7 +138,7 @@ RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& option
   }
   if (has_history)
     record.fail("has a history, which Alpaca's prompt cannot show",
-                "set data.template, for example to chatml, or to a .jinja file");
+                "set data.template (--template), for example to chatml, or to a .jinja file");
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
   rendered.text = alpaca_prompt(instruction, input, system);

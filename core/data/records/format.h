@@ -55,7 +55,7 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 /// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
 ///   prompt_ids, chosen_ids, rejected_ids; optional margin. A prompt that is not there is what both have in common.
 /// - unpaired: prompt and completion likewise, label: true or false. Values: 1 or 0, and the ids that max_length took.
-/// - labeled: text, messages or input_ids, label: a number or a list of them.
+/// - labeled: text (with `chat_template` set, one user turn), messages or input_ids, label: a number or a list of them.
 /// - prompts: prompt: text, messages or prompt_ids. Nothing is trained: answers come while the run goes on.
 /// - rollouts: prompt_ids, completion_ids, reward (or score; null: none), optional old_logprobs and truncated. Values:
 ///   the reward (nan: none), truncated (1, 0, -1: not said), the old log-probabilities.

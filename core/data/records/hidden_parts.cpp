@@ -38,7 +38,7 @@ bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, con
   }
   if (!hidden.empty() && options.hidden_parts != HiddenParts::drop) {
     record.fail("has " + name_of(hidden.front(), conversation) + ", which the chat template does not show",
-                "choose a data.template that does, or train without such parts: data.hidden_parts=drop");
+                "choose a data.template (--template) that does, or train without such parts: data.hidden_parts=drop");
   }
   for (const HiddenPart& part : hidden) {  // built-in templates would refuse them
     if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
@@ -49,9 +49,10 @@ bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, con
   return !hidden.empty();
 }
 
-void fail_without_template(const JsonRecord& record) {
+void fail_without_template(const JsonRecord& record, const Encoder& encoder) {
+  encoder.encode("", [](std::span<const TokenSpan>) {});  // without a tokenizer a template would not help
   record.fail("is a conversation, but the model has no chat template",
-              "set data.template, for example to chatml, or to a .jinja file");
+              "set data.template (--template), for example to chatml, or to a .jinja file");
 }
 
 }  // namespace nibble

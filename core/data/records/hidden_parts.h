@@ -12,7 +12,7 @@ namespace nibble {
 bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, const Encoder& encoder,
                        Conversation& conversation);
 
-/// For a conversation where the encoder has no chat template.
-[[noreturn]] void fail_without_template(const JsonRecord& record);
+/// For a conversation where the encoder has no chat template, or none because it has no tokenizer.
+[[noreturn]] void fail_without_template(const JsonRecord& record, const Encoder& encoder);
 
 }  // namespace nibble

@@ -112,6 +112,14 @@ std::string JsonRecord::field_names() const {
   return names.empty() ? "no field" : names;
 }
 
+void JsonRecord::refuse_unknown_columns() const {
+  for (const auto& [name, column] : fields_) {
+    if (object_.contains(column)) continue;
+    fail("data.fields (--fields) calls " + name + " \"" + column + "\", which is not there",
+         "the record has " + field_names());
+  }
+}
+
 void JsonRecord::fail_missing(const std::string& name) const {
   const auto found = object_.find(file_name(name));
   fail("field \"" + file_name(name) + "\" is " + (found == object_.end() ? "missing" : "null"),

@@ -38,6 +38,8 @@ class JsonRecord {
 
   /// "\"prompt\", \"completion\" (null)", for messages.
   std::string field_names() const;
+  /// Throws InputError where a field is renamed to one that the record does not have.
+  void refuse_unknown_columns() const;
   /// Throws InputError at this record.
   [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "") const;
   [[noreturn]] void fail_type(const std::string& name, const Json& value, const std::string& expected) const;

@@ -89,7 +89,7 @@ Conversation join(Conversation settings, const Part& prompt, const Part& answer)
 // What the template writes is all there is, BOS and EOS too.
 std::string render_messages(const JsonRecord& record, Conversation conversation, bool add_generation_prompt,
                             const Encoder& encoder) {
-  if (!encoder.render_text) fail_without_template(record);
+  if (!encoder.render_text) fail_without_template(record, encoder);
   if (conversation.messages.empty()) return {};
   try {
     return encoder.render_text(std::move(conversation), add_generation_prompt);
@@ -177,6 +177,13 @@ float read_value(const JsonRecord& record, const std::string& name, const Json& 
 }  // namespace
 
 RenderedRecord render_preference(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
+  if (!record.has("chosen") && !record.has("chosen_ids") && record.has("label")) {
+    const bool answer = record.has("completion") || record.has("completion_ids");
+    record.fail("is no pair of a better and a worse answer: it has a \"label\"",
+                std::string("it is read as ") +
+                    (answer ? "unpaired, for objective.type kto" : "labeled, for objective.type classification") +
+                    " (score: --format " + (answer ? "unpaired)" : "labeled)"));
+  }
   RenderedRecord pair = render_answers(record, {"chosen", "rejected"}, options, encoder);
   if (const Json* margin = record.find("margin")) pair.values = {read_value(record, "margin", *margin)};
   return pair;
@@ -199,7 +206,12 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
     rendered.ids = rendered.labels = read_ids(record, "input_ids", encoder.vocab_size);
     if (rendered.ids.empty()) record.fail("field \"input_ids\" is empty");
   } else if (record.has("messages") || record.has("conversations") || !options.chat_template.empty()) {
-    Conversation conversation = read_conversation(record);
+    Conversation conversation;
+    if (record.has("messages") || record.has("conversations")) {
+      conversation = read_conversation(record);
+    } else {
+      conversation.messages.push_back({"user", record.text("text"), "", "", true});
+    }
     rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
     rendered.text = render_messages(record, std::move(conversation), false, encoder);
     rendered.trained = {{0, rendered.text.size()}};

@@ -14,11 +14,11 @@ namespace {
 struct Result {
   const char* directory;  // of a run
   const char* file;       // which every one has
-  const char* option;
+  const char* option;     // of commands, and the recipe's key
 };
 
-constexpr Result kModel = {"model", "config.json", "--model"};
-constexpr Result kAdapter = {"adapter", "adapter_config.json", "--adapter"};
+constexpr Result kModel = {"model", "config.json", "--model, or model.path"};
+constexpr Result kAdapter = {"adapter", "adapter_config.json", "--adapter, or adapter.path"};
 
 std::string find_result(const std::string& named, const std::vector<Result>& wanted) {
   const std::filesystem::path found = find_in_hub(named, kHubModels);

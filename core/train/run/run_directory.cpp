@@ -1,6 +1,7 @@
 #include "nibble/core/train/run/run_directory.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "nibble/core/base/error.h"
@@ -144,6 +145,34 @@ std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Obs
   return std::nullopt;
 }
 
+namespace {
+
+constexpr const char* kAbsent = "absent";
+
+// "data.train \"d.jsonl\" has other content" for data.fingerprint, "model.safetensors of model.path has ..." for
+// model.fingerprint/model.safetensors; "" for any other setting.
+std::string other_content(const std::string& name, const std::string& before, const std::string& now,
+                          const std::string& recipe) {
+  constexpr std::string_view kMark = ".fingerprint";
+  const size_t mark = name.find(kMark);
+  if (mark == std::string::npos) return "";
+  std::string what = name.substr(0, mark), file = name.substr(mark + kMark.size());
+  if (what == "data") {  // of the data to train on, "-" and of those to evaluate on
+    const auto first = [](const std::string& both) { return both.substr(0, both.find_first_of("-\"", 1)); };
+    const std::string key = first(before) == first(now) ? "eval" : "train";
+    what += "." + key;
+    const nlohmann::json::json_pointer place("/data/" + key);
+    const auto root = nlohmann::json::parse(recipe, nullptr, false);
+    if (root.contains(place)) what += " " + root[place].dump();
+  } else if (what == "model" || what == "adapter") {
+    what += ".path";
+  }
+  if (!file.empty()) what = file.substr(1) + " of " + what;
+  return what + (before == kAbsent ? " is new" : now == kAbsent ? " is gone" : " has other content");
+}
+
+}  // namespace
+
 void compare_settings(const RunOptions& options, const TrainingState& state, const Observer& observer) {
   std::map<std::string, std::string> settings = options.settings;
   const auto is_content = [](const auto& setting) { return setting.first.find(kFingerprint) != std::string::npos; };
@@ -157,13 +186,16 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
   for (const auto& [name, value] : state.settings) names.insert(name);
   const auto value_of = [](const std::map<std::string, std::string>& all, const std::string& name) {
     const auto found = all.find(name);
-    return found == all.end() ? std::string("absent") : found->second;
+    return found == all.end() ? std::string(kAbsent) : found->second;
   };
+  if (std::ranges::any_of(settings, is_content)) names.erase("model.fingerprint");  // the same, less exactly
   std::string differences;
   for (const std::string& name : names) {
     const std::string before = value_of(state.settings, name), now = value_of(settings, name);
     if (before == now) continue;
-    differences += (differences.empty() ? "" : ", ") + name + " was " + before + " and is " + now;
+    const std::string content = other_content(name, before, now, options.recipe);
+    differences +=
+        (differences.empty() ? "" : ", ") + (content.empty() ? name + " was " + before + " and is " + now : content);
   }
   if (differences.empty()) return;
   const std::string reason = "differs from the run that began here: " + differences;

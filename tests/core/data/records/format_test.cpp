@@ -81,6 +81,16 @@ TEST(Format, FieldsRenameOursToTheFiles) {
   EXPECT_EQ(detect_format("f", {R"({"q": "ab", "a": "cd"})", 1, 1}, options), DataFormat::completion);
 }
 
+TEST(Format, ANameOfAColumnThatIsNotThereIsSaid) {
+  DataOptions options;
+  options.fields = {{"completion", "answer"}, {"prompt", "q"}};
+  EXPECT_THAT(error_of<InputError>([&] {
+                detect_format("f", {R"({"q": "ab", "a": "cd"})", 1, 1}, options);
+              }),
+              HasSubstr("data.fields (--fields) calls completion \"answer\", which is not there; the record has \"q\", "
+                        "\"a\""));
+}
+
 TEST(Format, ATokenOverTheBorderOfPromptAndAnswerIsTrained) {
   Encoder pairs = byte_encoder();
   pairs.encode = [](std::string_view text, const TakeTokens& take) {
@@ -244,6 +254,7 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
            {R"({"prompt": "p", "completion": "c", "rejected": "d"})", DataFormat::completion},
            {R"({"instruction": "i", "output": "o", "kto_tag": false})", DataFormat::alpaca},
            {R"({"question": "q", "answer": "a", "label": false})", DataFormat::completion},
+           {R"({"question": "q", "choices": ["a", "b"], "answer": "B"})", DataFormat::completion},
            {R"({"text": "t", "label": false})", DataFormat::text},
            {R"({"text": "t", "label": "True"})", DataFormat::text},
            {"{" + answers + R"(, "label": false})", DataFormat::chat},
@@ -257,6 +268,9 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
   }
   // Other fields of that name are nobody's verdict.
   EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
+  EXPECT_EQ(detect(R"({"question": "q", "choices": ["a", "b"], "answer": "b or so"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"question": "q", "answer": "B"})"), DataFormat::completion);
+  EXPECT_EQ(detect(R"({"question": "q: A a B b", "choices": ["a", "b"], "answer": "B"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": "physics"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"prompt": "p", "completion": "c", "label": 3})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"input_ids": [1], "label": true})"), DataFormat::tokens);
@@ -286,7 +300,10 @@ TEST(Format, AConversationWithoutTemplateIsRefused) {
   encoder.render_chat = nullptr;
   const std::string json = R"({"messages": [{"role": "user", "content": "a"}]})";
   EXPECT_THAT(error_of<InputError>([&] { encode(json, DataFormat::chat, {}, encoder); }),
-              HasSubstr("the model has no chat template; set data.template"));
+              HasSubstr("the model has no chat template; set data.template (--template), for example to chatml"));
+  EXPECT_THAT(error_of<InputError>([&] { encode(json, DataFormat::chat, {}, make_ids_encoder(9, "model")); }),
+              StartsWith("model: has no tokenizer"))
+      << "which a template would not help";
 }
 
 }  // namespace

@@ -119,6 +119,11 @@ TEST(Preferences, ThatCannotBeAreRefusedWithTheirPlace) {
   EXPECT_THAT(refused(R"({"completion": "b", "label": true})", DataFormat::unpaired), HasSubstr("\"prompt\""));
   EXPECT_THAT(refused(R"({"prompt_ids": [1], "chosen_ids": [999], "rejected_ids": [1]})", DataFormat::preference),
               HasSubstr("chosen_ids[0] is 999"));
+  EXPECT_THAT(refused(R"({"text": "a", "label": 1})", DataFormat::preference),
+              HasSubstr("is no pair of a better and a worse answer: it has a \"label\"; it is read as labeled, for "
+                        "objective.type classification (score: --format labeled)"));
+  EXPECT_THAT(refused(R"({"prompt": "a", "completion": "b", "label": true})", DataFormat::preference),
+              HasSubstr("--format unpaired"));
   EXPECT_THAT(refused(R"({"prompt_ids": [], "chosen_ids": [], "rejected_ids": [1]})", DataFormat::preference),
               HasSubstr("chosen_ids"));
 }
@@ -164,7 +169,8 @@ TEST(HiddenParts, OfEveryFormatWithMessagesAreRefusedOrLeftOutAndCounted) {
     const std::string path = files.write("d.jsonl", "{" + fields + "}");
     EXPECT_EQ(error_of<InputError>([&] { load(path, options, plain_encoder()); }),
               path + ":1:1: has " + part +
-                  ", which the chat template does not show; choose a data.template that does, or train without such "
+                  ", which the chat template does not show; choose a data.template (--template) that does, or train "
+                  "without such "
                   "parts: data.hidden_parts=drop");
     options.hidden_parts = HiddenParts::drop;
     EXPECT_EQ(load(path, options, plain_encoder()).report().hidden_parts, 1) << fields;
@@ -196,6 +202,20 @@ TEST(Labeled, TextsHaveNumbers) {
                                options);
   EXPECT_THAT(dataset.sample(0).values, ElementsAre(2.0f));
   EXPECT_THAT(dataset.sample(1).values, ElementsAre(1.5f, 0.0f));
+}
+
+TEST(Labeled, ATextIsAUserTurnOfATemplateThatIsAskedFor) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::labeled;
+  options.chat_template = "plain";
+  const std::string line = "{\"text\": \"ab\", \"label\": 2}";
+  const Dataset dataset = load(files.write("text.jsonl", line), options, plain_encoder());
+  const Dataset turns =
+      load(files.write("turns.jsonl", R"({"messages": [{"role": "user", "content": "ab"}], "label": 2})"), options,
+           plain_encoder());
+  EXPECT_EQ(shown(dataset.sample(0)), shown(turns.sample(0)));
+  EXPECT_THAT(shown(dataset.sample(0)), HasSubstr("ab"));
 }
 
 TEST(PreferenceData, ValuesSurviveSplittingAndTheCache) {

@@ -41,10 +41,13 @@ TEST_F(RunResult, IsWhatTheRunLeft) {
 }
 
 TEST_F(RunResult, OfAnotherKindOrOfAnUnfinishedRunIsRefused) {
-  EXPECT_THAT(refusal(find_adapter, make("full", "model/config.json")),
-              HasSubstr("full: is the directory of a run that left no adapter; name its model with --model"));
-  EXPECT_THAT(refusal(find_model, make("lora", "adapter/adapter_config.json")),
-              HasSubstr("lora: is the directory of a run that left no model; name its adapter with --adapter"));
+  EXPECT_THAT(
+      refusal(find_adapter, make("full", "model/config.json")),
+      HasSubstr("full: is the directory of a run that left no adapter; name its model with --model, or model.path"));
+  EXPECT_THAT(
+      refusal(find_model, make("lora", "adapter/adapter_config.json")),
+      HasSubstr(
+          "lora: is the directory of a run that left no model; name its adapter with --adapter, or adapter.path"));
   const std::string half = make("half", "checkpoints/step-1/state.json");
   EXPECT_THAT(refusal(find_adapter, half), HasSubstr("half: is the directory of a run that has not finished; give its "
                                                      "command again, which goes on and leaves its result in " +

@@ -221,7 +221,7 @@ TEST(Run, OlderCheckpointsAreComparedByWhatTheyRecorded) {
                           {"model.fingerprint", "\"other ends\""},
                           {"model.fingerprint/a.safetensors", "\"content\""}};
   const std::string got = run.refusal();
-  EXPECT_NE(got.find("model.fingerprint was \"ends\" and is \"other ends\""), std::string::npos) << got;
+  EXPECT_NE(got.find("model.path has other content"), std::string::npos) << got;
   EXPECT_EQ(got.find("a.safetensors"), std::string::npos) << got;
   run.options.settings["model.fingerprint"] = "\"ends\"";
   run.messages.clear();
@@ -233,9 +233,9 @@ TEST(Run, OlderCheckpointsAreComparedByWhatTheyRecorded) {
   // What that run saved has the content, which is compared from then on.
   run.options.total_steps = 12;
   run.options.settings["model.fingerprint/a.safetensors"] = "\"changed\"";
-  EXPECT_NE(run.refusal().find("a.safetensors was \"content\" and is \"changed\""), std::string::npos);
+  EXPECT_NE(run.refusal().find("a.safetensors of model.path has other content"), std::string::npos);
   run.options.settings["adapter.fingerprint/b"] = "\"new\"";
-  EXPECT_NE(run.refusal().find("adapter.fingerprint/b was absent"), std::string::npos);
+  EXPECT_NE(run.refusal().find("b of adapter.path is new"), std::string::npos);
 }
 
 TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {

@@ -16,7 +16,8 @@ struct ConvertedRecipe {
 
 /// `text`: a configuration of Axolotl, LLaMA-Factory or TRL, in YAML where `place` ends like it, or in JSON. The recipe
 /// has what has a counterpart; where the tool's default is not ours, the tool's. Throws InputError with line and column
-/// for a text that is neither, UsageError for a configuration of none of the three.
-ConvertedRecipe convert_recipe(const std::string& text, const std::string& place);
+/// for a text that is neither, UsageError for a configuration of none of the three, for a training that is not
+/// converted, and for one of TRL whose keys fit several of its trainers, unless `objective` ("dpo") names one.
+ConvertedRecipe convert_recipe(const std::string& text, const std::string& place, const std::string& objective = "");
 
 }  // namespace nibble

@@ -1,11 +1,12 @@
-#include "nibble/recipes/config/convert_recipe.h"
+#include "nibble/recipes/config/conversion/convert_recipe.h"
 
 #include <array>
 #include <sstream>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/joined.h"
+#include "nibble/recipes/config/conversion/foreign_objective.h"
 #include "nibble/recipes/config/foreign_keys.h"
-#include "nibble/recipes/config/recipe_fields.h"
 
 namespace nibble {
 
@@ -13,8 +14,7 @@ namespace {
 
 using detail::Json;
 using detail::RecipeField;
-
-enum class Tool : uint8_t { axolotl, llama_factory, trl };
+using detail::Tool;
 
 struct Default {
   const char* key;    // the tool's
@@ -36,21 +36,34 @@ constexpr std::array<Default, 8> kLlamaFactory = {{{"learning_rate", "5e-5"},
                                                    {"packing", "false"},
                                                    {"lora_rank", "8"},
                                                    {"lora_target", "\"all\""}}};
-constexpr std::array<Default, 10> kTrl = {{{"learning_rate", "2e-5"},
-                                           {"num_train_epochs", "3"},
-                                           {"per_device_train_batch_size", "8"},
-                                           {"lr_scheduler_type", "\"linear\""},
-                                           {"max_length", "1024"},
-                                           {"packing", "false"},
-                                           {"lora_r", "16"},
-                                           {"lora_alpha", "32"},
-                                           {"lora_dropout", "0.05"},
-                                           {"lora_target_modules", "[\"q_proj\", \"v_proj\"]"}}};
+constexpr std::array<Default, 9> kTrl = {{{"num_train_epochs", "3"},
+                                          {"per_device_train_batch_size", "8"},
+                                          {"lr_scheduler_type", "\"linear\""},
+                                          {"max_length", "1024"},
+                                          {"packing", "false"},
+                                          {"lora_r", "16"},
+                                          {"lora_alpha", "32"},
+                                          {"lora_dropout", "0.05"},
+                                          {"lora_target_modules", "[\"q_proj\", \"v_proj\"]"}}};
 
-std::span<const Default> defaults_of(Tool tool) {
-  if (tool == Tool::axolotl) return kAxolotl;
-  if (tool == Tool::llama_factory) return kLlamaFactory;
-  return kTrl;
+// And of TRL's trainers, on which Axolotl's rl is built.
+constexpr std::array<Default, 1> kGrpo = {{{"max_completion_length", "512"}}};
+constexpr std::array<Default, 2> kRloo = {{{"num_generations", "2"}, {"max_completion_length", "512"}}};
+
+std::vector<Default> defaults_of(Tool tool, ObjectiveType type) {
+  std::span<const Default> own = kTrl, of_type;
+  if (tool == Tool::axolotl) own = kAxolotl;
+  if (tool == Tool::llama_factory) own = kLlamaFactory;
+  if (type == ObjectiveType::grpo) of_type = kGrpo;
+  if (type == ObjectiveType::rloo) of_type = kRloo;
+  std::vector<Default> all(own.begin(), own.end());
+  all.insert(all.end(), of_type.begin(), of_type.end());
+  if (tool == Tool::trl) {
+    const char* rate = type == ObjectiveType::reward ? "1e-4" : "1e-6";
+    all.push_back({"learning_rate", type == ObjectiveType::sft ? "2e-5" : rate});
+  }
+  if (type == ObjectiveType::simpo && tool == Tool::llama_factory) all.push_back({"cpo_alpha", "0"});
+  return all;
 }
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
@@ -78,7 +91,8 @@ std::pair<std::string, std::string> section_and_name(const std::string& key) {
 
 class Converter {
  public:
-  Converter(const Json& theirs, Tool tool) : theirs_(theirs), tool_(tool) {}
+  Converter(Json theirs, Tool tool, ObjectiveType objective)
+      : theirs_(std::move(theirs)), tool_(tool), objective_(objective) {}
 
   ConvertedRecipe convert();
 
@@ -93,17 +107,29 @@ class Converter {
   }
   bool is_on(const char* key) const { return find(key) != nullptr && *find(key) == true; }
   void note(const std::string& key, const std::string& what) { made_.notes.push_back(key + ": " + what); }
+  bool has_prompts() const { return has_rewards(objective_); }
+  std::string objective() const { return std::string(objective_type_name(objective_)); }
+  bool turns_dropout_off() const;
+  /// Our key for one of the tool's; empty where there is none.
+  std::string key_of(const std::string& key) const;
   /// Sets our key, unless its row of the table refuses the value.
   void set(const std::string& theirs, const std::string& ours, const Json& value);
   void convert_adapter();
+  void convert_objective();
+  bool convert_for_objective(const std::string& key, const Json& value);
+  void convert_loss_type(const std::string& key, const Json& value);
+  void convert_likelihood(const std::string& key, const Json& value);
+  void finish_objective();
   void convert_data();
   void convert_source(const std::string& key, const Json& source);
   void convert_key(const std::string& key, const Json& value);
   bool convert_special(const std::string& key, const Json& value);
 
-  const Json& theirs_;
+  const Json theirs_;
   const Tool tool_;
+  const ObjectiveType objective_;
   bool adapts_ = false;
+  Json likelihood_;  // the weight of the chosen answers' own loss
   Json root_ = Json::object();
   Json files_ = Json::array();
   ConvertedRecipe made_;
@@ -114,19 +140,29 @@ void Converter::set(const std::string& theirs, const std::string& ours, const Js
     if (field.name != ours) continue;
     Recipe scratch;
     scratch.adapter.emplace();
+    scratch.objective.type = objective_;
     try {
       field.read(scratch, value, "");
     } catch (const Error& error) {
       return note(theirs, value.dump() + " has no counterpart: " + ours + " " + error.what());
     }
     const auto [section, name] = section_and_name(ours);
-    Json& place = root_[section][name];
+    Json& place = section == ours ? root_[ours] : root_[section][name];  // rewards are a list
     if (place.is_object()) {
       place.update(value);
     } else {
       place = value;
     }
   }
+}
+
+std::string Converter::key_of(const std::string& key) const {
+  if (const std::string ours = detail::objective_key(key, objective_); !ours.empty()) return ours;
+  for (const auto& [name, same] : kSameMeaning) {
+    if (name == key) return std::string(same);
+  }
+  const std::string ours = key_for_foreign(key);
+  return ours.starts_with("objective.") || ours.starts_with("rollout.") ? "" : ours;
 }
 
 // What is trained, and in which form the base is held.
@@ -147,6 +183,10 @@ void Converter::convert_adapter() {
   if (bits != nullptr && *bits != 4) note("quantization_bit", bits->dump() + " has no counterpart: 4 bits or none");
 }
 
+constexpr std::string_view kFieldsOfData[] = {"field",          "field_messages",   "field_instruction",
+                                              "field_output",   "field_prompt",     "field_chosen",
+                                              "field_rejected", "field_completion", "field_label"};
+
 void Converter::convert_source(const std::string& key, const Json& source) {
   if (source.is_string()) return files_.push_back(source);
   if (!source.is_object() || !source.contains("path") || !source["path"].is_string()) {
@@ -160,9 +200,14 @@ void Converter::convert_source(const std::string& key, const Json& source) {
       path = value;
     } else if (name == "type" && value.is_string()) {
       const std::string type = value, format = value_for_foreign(type);
+      if (objective_ != ObjectiveType::sft) {
+        note(full, value.dump() + " is left out: the objective says how records are read");
+        continue;
+      }
       set(full, "data.format", type == "completion" ? "text" : format.empty() ? type : format);
-    } else if (name == "field_messages" || name == "field_instruction" || name == "field_output" || name == "field") {
-      const std::string ours = name == "field" ? "text" : name.substr(6);
+    } else if (std::ranges::count(kFieldsOfData, name) > 0) {
+      const bool prompt = objective_ != ObjectiveType::sft && name == "field_messages";
+      const std::string ours = prompt ? "prompt" : name == "field" ? "text" : name.substr(6);
       set(full, "data.fields", {{ours, value}});
     } else if (name != "ds_type") {
       note(full, "has no counterpart");
@@ -190,8 +235,9 @@ void Converter::convert_data() {
   }
   if (!files_.empty()) set("datasets", "data.train", files_.size() == 1 ? files_.front() : files_);
   if (files_.empty()) note("data.train", "is missing: name the data files");
-  // All but Axolotl cut longer samples.
-  const std::string strategy = tool_ == Tool::axolotl ? text("excess_length_strategy") : "truncate";
+  // All but Axolotl cut longer samples, but for those of which the end counts.
+  std::string strategy = tool_ == Tool::axolotl ? text("excess_length_strategy") : "truncate";
+  if (has_prompts() || (objective_ == ObjectiveType::reward && tool_ == Tool::trl)) strategy = "drop";
   set("excess_length_strategy", "data.truncate",
       strategy == "truncate" ? "cut"
       : strategy == "raise"  ? "error"
@@ -203,9 +249,9 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
   static constexpr std::string_view kDone[] = {
       "adapter",      "use_peft",         "finetuning_type",     "load_in_4bit",
       "load_in_8bit", "quantization_bit", "bnb_4bit_quant_type", "datasets",
-      "dataset_name", "dataset",          "dataset_dir",         "stage"};
-  if (key == "stage" && value != "sft" && value != "pt")
-    note(key, value.dump() + " has no counterpart: the next token is trained");
+      "dataset_name", "dataset",          "dataset_dir",         "stage",
+      "rl",           "reward_model",     "disable_dropout"};
+  if (convert_for_objective(key, value)) return true;
   if (key == "excess_length_strategy" || std::ranges::count(kDone, key) > 0) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
@@ -246,12 +292,99 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
   return true;
 }
 
+void Converter::convert_objective() {
+  if (objective_ == ObjectiveType::sft) return;
+  set("objective", "objective.type", objective());
+  if (text("rl") == "ipo") set("rl", "objective.loss_type", "ipo");
+}
+
+// As TRL's trainers of preferences do, and LLaMA-Factory's, but for its reward models.
+bool Converter::turns_dropout_off() const {
+  const bool trains_preferences = is_pairwise(objective_) || objective_ == ObjectiveType::kto;
+  const Json* off = find("disable_dropout");
+  return trains_preferences && (objective_ != ObjectiveType::reward || tool_ != Tool::llama_factory) &&
+         (off == nullptr || *off != false);
+}
+
+void Converter::convert_loss_type(const std::string& key, const Json& value) {
+  const std::vector<std::string> known = loss_types_of(objective_);
+  const bool is_said = known.size() < 2 || (objective_ == ObjectiveType::kto && tool_ == Tool::llama_factory);
+  if (is_said) return;
+  for (const Json& name : value.is_array() ? value : Json::array({value})) {
+    if (std::ranges::none_of(known, [&](const std::string& one) { return name == one; })) {
+      return note(key, name.dump() + " has no counterpart: objective.loss_type is " + joined(known, " | "));
+    }
+  }
+  set(key, "objective.loss_type", value);
+}
+
+void Converter::convert_likelihood(const std::string& key, const Json& value) {
+  if (value == 0) return;
+  if (objective_ == ObjectiveType::simpo) {
+    set(key, "objective.cpo_alpha", value);
+  } else if (objective_ == ObjectiveType::dpo) {
+    likelihood_ = value;
+  } else {
+    return note(key, "has no counterpart for the objective " + objective());
+  }
+  if (tool_ == Tool::llama_factory) note(key, "the loss of chosen answers is a mean over tokens, not over answers");
+}
+
+// Whether `key` has a meaning of its own for an objective other than the next token.
+bool Converter::convert_for_objective(const std::string& key, const Json& value) {
+  const std::string ours = key_of(key), last = key.substr(key.rfind('.') + 1);
+  if (objective_ == ObjectiveType::sft) return last == "loss_type" && value == "nll";
+  if (ours == "data.pack" || ours == "data.train_on_prompt") {
+    if (value == true) note(key, "has no meaning for the objective " + objective());
+  } else if (has_prompts() && (ours == "data.eval" || ours == "data.eval_fraction")) {
+    note(key, "is left out: there is no loss of prompts alone");
+  } else if (ours == "adapter.lora_dropout" && turns_dropout_off()) {
+    if (value != 0) note(key, made_.tool + " turns dropout off for the objective " + objective());
+  } else if (ours == "objective.label_smoothing" && tool_ == Tool::llama_factory) {
+    if (value != 0) note(key, "has no counterpart: the loss sigmoid has no label_smoothing");
+  } else if (last == "pref_loss" || last == "loss_type") {
+    convert_loss_type(key, value);
+  } else if (last == "rpo_alpha" || last == "pref_ftx") {
+    convert_likelihood(key, value);
+  } else if (last == "scale_rewards" && value.is_boolean()) {
+    set(key, "objective.scale_rewards", value == true ? "group" : "none");
+  } else if (last == "reward_model_name_or_path" && has_prompts()) {
+    set(key, "rewards", Json::array({{{"type", "model"}, {"path", value}}}));
+  } else {
+    return last == "max_prompt_length" && has_prompts();  // finish_objective() adds it
+  }
+  return true;
+}
+
+// What several keys say together.
+void Converter::finish_objective() {
+  if (likelihood_.is_number()) {
+    Json losses = root_["objective"].value("loss_type", Json("sigmoid"));
+    if (!losses.is_array()) losses = Json::array({losses});
+    losses.push_back("sft");
+    root_["objective"]["loss_type"] = losses;
+    root_["objective"]["loss_weights"] = {1, likelihood_};
+  }
+  if (!has_prompts()) return;
+  if (!root_.contains("rewards")) {
+    note("rewards", "is missing: say what a good answer is, as in `nibble recipes cat grpo`");
+  }
+  Json& length = root_["data"]["max_length"];
+  const int64_t answer = root_["rollout"].value("max_new_tokens", int64_t{256});
+  const Json* prompt = find("max_prompt_length");
+  const bool is_limited = prompt != nullptr && prompt->is_number_integer();
+  if (!is_limited && length.is_number() && length > answer) return;
+  constexpr int64_t kPrompt = 1024;
+  length = answer + (is_limited ? prompt->get<int64_t>() : kPrompt);
+  if (!is_limited) {
+    note("data.max_length", "counts prompt and answer; " + made_.tool + " has no limit for prompts, here it is " +
+                                std::to_string(kPrompt) + " tokens");
+  }
+}
+
 void Converter::convert_key(const std::string& key, const Json& value) {
   if (value.is_null() || convert_special(key, value)) return;
-  std::string ours = key_for_foreign(key);
-  for (const auto& [name, same] : kSameMeaning) {
-    if (name == key) ours = same;
-  }
+  const std::string ours = key_of(key);
   if (ours.empty()) return note(key, "has no counterpart");
   if (ours.starts_with("adapter.") && !adapts_) return note(key, "there is no adapter");
   const std::string word = value.is_string() ? value_for_foreign(value.get<std::string>()) : "";
@@ -263,6 +396,7 @@ ConvertedRecipe Converter::convert() {
   made_.tool = kNames[static_cast<int>(tool_)];
   root_["model"] = Json::object();
   convert_adapter();
+  convert_objective();
   convert_data();
   std::string written;
   const Json* steps = find("max_steps");
@@ -271,15 +405,16 @@ ConvertedRecipe Converter::convert() {
     const bool is_epochs = key == "num_epochs" || key == "num_train_epochs";
     if (!(is_epochs && has_steps)) convert_key(key, value);
   }
-  for (const Default& one : defaults_of(tool_)) {
-    const std::string ours = key_for_foreign(one.key);
-    const std::string key = ours.empty() ? one.key : ours;
-    const bool of_adapter = key.starts_with("adapter.") || std::string_view(one.key).starts_with("lora_");
-    if ((of_adapter && !adapts_) || (key == "train.epochs" && has_steps)) continue;
-    bool is_given = false;
-    for (const auto& [name, value] : theirs_.items()) {
-      is_given =
-          is_given || (!value.is_null() && (name == one.key || (!ours.empty() && key_for_foreign(name) == ours)));
+  for (const Default& one : defaults_of(tool_, objective_)) {
+    const std::string key = key_of(one.key);
+    const auto [section, name] = section_and_name(key);
+    if ((key.starts_with("adapter.") && !adapts_) || (key == "train.epochs" && has_steps)) continue;
+    if (key == "adapter.lora_dropout" && turns_dropout_off()) continue;
+    if ((key == "data.pack" && objective_ != ObjectiveType::sft) || (key == "data.max_length" && has_prompts()))
+      continue;
+    bool is_given = root_.contains(section) && root_[section].contains(name);
+    for (const auto& [given, value] : theirs_.items()) {
+      is_given = is_given || (!value.is_null() && key_of(given) == key);
     }
     if (is_given) continue;
     convert_key(one.key, Json::parse(one.value));
@@ -289,6 +424,7 @@ ConvertedRecipe Converter::convert() {
     root_["adapter"]["lora_alpha"] = 2 * root_["adapter"]["r"].get<int64_t>();
     written += ", lora_alpha=2 * lora_rank";
   }
+  finish_objective();
   const Json data = root_.value("data", Json::object());
   if (!data.contains("eval") && !data.contains("eval_fraction")) {
     for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) {
@@ -306,7 +442,8 @@ ConvertedRecipe Converter::convert() {
   const Json output = root_.value("output", Json::object());
   if (!output.contains("dir")) note("output.dir", "is missing: name a directory to write to");
   Json ordered = Json::object();
-  for (const char* section : {"model", "adapter", "data", "train", "optimizer", "output"}) {
+  for (const char* section :
+       {"model", "adapter", "objective", "rollout", "rewards", "data", "train", "optimizer", "output"}) {
     if (root_.contains(section)) ordered[section] = root_[section];
   }
   made_.text = ordered.dump(2) + "\n";
@@ -315,16 +452,24 @@ ConvertedRecipe Converter::convert() {
 
 }  // namespace
 
-ConvertedRecipe convert_recipe(const std::string& text, const std::string& place) {
-  const Json theirs = detail::parse_settings(text, place);
+ConvertedRecipe convert_recipe(const std::string& text, const std::string& place, const std::string& objective) {
+  Json theirs = detail::parse_settings(text, place);
   const auto has = [&](const char* key) { return theirs.contains(key); };
-  if (has("base_model")) return Converter(theirs, Tool::axolotl).convert();
-  if (!has("model_name_or_path")) {
+  Tool tool = Tool::trl;
+  if (has("base_model")) {
+    tool = Tool::axolotl;
+  } else if (!has("model_name_or_path")) {
     throw UsageError("is a configuration of no tool that is known",
                      "Axolotl's has base_model, LLaMA-Factory's and TRL's have model_name_or_path", place);
+  } else if (has("stage") || has("finetuning_type") || has("cutoff_len") || has("do_train")) {
+    tool = Tool::llama_factory;
   }
-  const bool llama_factory = has("stage") || has("finetuning_type") || has("cutoff_len") || has("do_train");
-  return Converter(theirs, llama_factory ? Tool::llama_factory : Tool::trl).convert();
+  if (const Json trl = theirs.value("trl", Json()); tool == Tool::axolotl && trl.is_object()) {
+    theirs.erase("trl");
+    for (const auto& [key, value] : trl.items()) theirs["trl." + key] = value;
+  }
+  const ObjectiveType type = detail::foreign_objective(theirs, tool, objective, place);
+  return Converter(std::move(theirs), tool, type).convert();
 }
 
 }  // namespace nibble

@@ -1,4 +1,4 @@
-#include "nibble/recipes/config/convert_recipe.h"
+#include "nibble/recipes/config/conversion/convert_recipe.h"
 
 #include <gmock/gmock.h>
 
@@ -131,6 +131,13 @@ TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
   EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
   EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
+}
+
+TEST(ConvertRecipe, AGivenLengthIsNotReplacedByADefault) {
+  const Converted converted(R"({"model_name_or_path": "m", "dataset_name": "d.jsonl", "max_seq_length": 256,
+    "output_dir": "o"})");
+  EXPECT_EQ(converted.root["data"]["max_length"], 256);
+  EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("max_length=1024"))));
 }
 
 TEST(ConvertRecipe, EvaluationsOfNothingAreLeftOutAndNamed) {
