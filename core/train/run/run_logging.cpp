@@ -124,7 +124,7 @@ bool Run::evaluation_due() const {
 }
 
 bool Run::evaluating(int64_t batch, int64_t batches) const {
-  impl_->observer.evaluating({impl_->step, batch, batches});
+  impl_->observer.work({impl_->step, "evaluation", batch, batches});
   return !stop_asked();
 }
 
