@@ -107,9 +107,15 @@ class LauncherTalk {
     } else if (text.find("ORTE_ERROR_LOG: ") != std::string::npos) {
       log_.push_back(text);  // Open MPI's of itself, now and then while it ends a job that a rank has aborted
     } else if (!of_hydra(text)) {
-      stopped_ = stopped_ || text.starts_with("stopping: ");
+      const bool stops = text.starts_with("stopping: "), wrong = text.starts_with("error: ");
+      stopped_ = stopped_ || stops;
+      if (stops && signals == 0) {  // mpirun may end the rank because another one is lost: nothing is saved then
+        unasked_ = text;
+        return;
+      }
+      if (!wrong) say_unasked();
       // Ranks that fail alike may all come to say so before the first one's abort ends the others.
-      if (!text.starts_with("error: ") || errors_.insert(text).second) say(stderr, text);
+      if (!wrong || errors_.insert(text).second) say(stderr, text);
     }
   }
   /// Whether a rank has said why the job ends.
@@ -119,6 +125,7 @@ class LauncherTalk {
   void finish() {
     if (inside_) end_block();
     if (failed() || !lost_.empty()) return;
+    say_unasked();
     for (const std::string& text : log_) say(stderr, text);
   }
   /// "rank 2 on host alpha was ended by signal 9", as far as mpirun tells it, if that is what happened.
@@ -159,7 +166,12 @@ class LauncherTalk {
     block_.clear();
   }
 
+  void say_unasked() {
+    if (!unasked_.empty()) say(stderr, std::exchange(unasked_, ""));
+  }
+
   bool inside_ = false, aborted_ = false, stopped_ = false;
+  std::string unasked_;           // what a rank has said of a stop that nobody asked this process for
   std::set<std::string> errors_;  // lines
   std::vector<std::string> log_;  // lines
   std::string block_, lost_, hydra_process_;

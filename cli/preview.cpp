@@ -15,6 +15,7 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/recipes/plan/dry_run.h"
+#include "nibble/recipes/training_data.h"
 
 namespace nibble::cli {
 
@@ -112,12 +113,12 @@ void print_lengths(const DatasetReport& report) {
 }
 
 // What becomes of the data under this recipe.
-void print_summary(const DryRun& found) {
+void print_summary(const DryRun& found, bool trains) {
   const DatasetReport& report = found.report;
   const auto print = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
   print("--- data\n" + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
-        formatted(", %.1f%% of them trained", 100 * report.trained_share()) + "; the longest sample has " +
-        count_text(report.longest, "token"));
+        (trains ? formatted(", %.1f%% of them trained", 100 * report.trained_share()) : "") +
+        "; the longest sample has " + count_text(report.longest, "token"));
   if (report.truncated > 0) {
     print("cut to data.max_length: " + count_text(report.truncated, "sample") + ", which lose " +
           count_text(report.truncated_tokens, "token") + " at their end");
@@ -130,7 +131,7 @@ void print_summary(const DryRun& found) {
     print("empty answers, of which the end alone is trained: " + count_text(report.empty_answers, "record"));
   }
   print(count_text(found.total_steps, "step") + "; the first has " + count_text(found.first_step.tokens, "token") +
-        ", " + grouped_text(found.first_step.label_tokens) + " of them trained");
+        (trains ? ", " + grouped_text(found.first_step.label_tokens) + " of them trained" : ""));
 }
 
 void run(const Flags& flags) {
@@ -155,7 +156,7 @@ void run(const Flags& flags) {
   }
   std::printf("--- lengths in tokens\n");
   print_lengths(found.report);
-  print_summary(found);
+  print_summary(found, trains_tokens(recipe));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/recipes/plan/dry_run.h"
+#include "nibble/recipes/training_data.h"
 
 namespace nibble::cli {
 
@@ -36,9 +37,10 @@ void run(const Flags& flags) {
                        {"first_batch_label_tokens", found.first_step.label_tokens}});
   std::printf("model: %s", count_text(found.parameters, "parameter").c_str());
   if (found.adapted_modules > 0) std::printf(", an adapter on %s", count_text(found.adapted_modules, "module").c_str());
-  std::printf("\nvalid: %s, the first with %s, %s of them trained\n", count_text(found.total_steps, "step").c_str(),
-              count_text(found.first_step.tokens, "token").c_str(),
-              grouped_text(found.first_step.label_tokens).c_str());
+  const std::string trained =
+      trains_tokens(recipe) ? ", " + grouped_text(found.first_step.label_tokens) + " of them trained" : "";
+  std::printf("\nvalid: %s, the first with %s%s\n", count_text(found.total_steps, "step").c_str(),
+              count_text(found.first_step.tokens, "token").c_str(), trained.c_str());
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ std::string percent(double share) { return formatted("%.1f%%", share * 100); }
 
 void say(const Observer& observer, const Recipe& recipe, const DatasetReport& report, const std::string& what) {
   std::string line = what + ": " + counts_text(recipe, report);
-  if (!has_prompts_alone(recipe)) line += ", " + percent(report.trained_share()) + " trained";
+  if (trains_tokens(recipe)) line += ", " + percent(report.trained_share()) + " trained";
   const auto add = [&](int64_t count, const char* reason) {
     if (count > 0) line += ", " + grouped_text(count) + " " + reason;
   };
@@ -83,12 +83,15 @@ std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objecti
          " have rewards that do not differ: they teach nothing";
 }
 
-}  // namespace
-
+// Prompts whose answers the run draws.
 bool has_prompts_alone(const Recipe& recipe) {
   const ObjectiveOptions& objective = recipe.objective;
   return recipe.has_rollouts() && objective.rollout.file.empty() && !has_given_answers(objective);
 }
+
+}  // namespace
+
+bool trains_tokens(const Recipe& recipe) { return !has_prompts_alone(recipe) && !has_scores(recipe.objective.type); }
 
 std::string counts_text(const Recipe& recipe, const DatasetReport& report) {
   const bool pairs = is_pairwise(recipe.objective.type);

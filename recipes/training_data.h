@@ -22,8 +22,9 @@ bool shares_prompts(const Recipe& recipe, const DecoderConfig& config);
 
 /// "150 pairs, 9,310 tokens" of a run's data: pairs, prompts or samples.
 std::string counts_text(const Recipe& recipe, const DatasetReport& report);
-/// Whether the data are prompts alone, whose answers the run draws: what of them is trained says nothing.
-bool has_prompts_alone(const Recipe& recipe);
+/// Whether tokens of the data are trained: not those of prompts whose answers the run draws, nor of texts that get one
+/// score each.
+bool trains_tokens(const Recipe& recipe);
 
 /// Training batches and, where the recipe asks for it, evaluation batches in file order.
 class TrainingData {

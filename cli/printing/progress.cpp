@@ -6,11 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/wrap.h"
-#include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/train/telemetry/headline.h"
 
@@ -19,8 +19,6 @@ namespace nibble::cli {
 namespace {
 
 constexpr double kTerminalSeconds = 0.1;
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The words of each line, one blank apart; "(blank)" where there are none before an ellipsis or the end.
 std::string in_one_line(const std::string& text) {
@@ -40,10 +38,12 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
   struct Part {
     std::string text;
     int leaves;  // the order in which parts make room where the line is too long; 0: never
+    const char* gap = "  ";
   };
   std::vector<Part> parts = {
       {formatted("step %lld/%lld", static_cast<long long>(report.step), static_cast<long long>(report.total_steps)), 0},
-      {"loss " + loss_text(report.loss) + " (" + loss_text(progress.smoothed_loss()) + ")", 0}};
+      {"loss " + loss_text(report.loss), 8},
+      {"(" + loss_text(progress.smoothed_loss()) + ")", 7, " "}};
   for (const auto& [name, value] : headline(report.metrics)) {
     parts.push_back({name + " " + headline_text(name, value), 6});
   }
@@ -52,16 +52,24 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
                              {grouped_text(std::llround(progress.tokens_per_second())) + " tok/s", 5}});
   if (progress.share_of_peak() > 0) parts.push_back({formatted("%.0f%% of peak", 100 * progress.share_of_peak()), 1});
   parts.push_back({bytes_text(static_cast<double>(report.peak_memory_bytes)), 3});
-  if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 0});
-  const auto line = [&] { return joined(parts, "  ", &Part::text); };
-  for (int next = 1; next <= 6 && line().size() > columns; ++next) {
+  if (report.step < report.total_steps) parts.push_back({"left " + seconds_text(progress.seconds_left()), 9});
+  const auto line = [&] {
+    std::string text;
+    for (const Part& part : parts) text += (text.empty() ? "" : part.gap) + part.text;
+    return text;
+  };
+  for (int next = 1; next <= 9 && line().size() > columns; ++next) {
     std::erase_if(parts, [&](const Part& part) { return part.leaves == next; });
   }
   return line();
 }
 
-ProgressPrinter::ProgressPrinter(std::FILE* stream, double plain_seconds)
-    : stream_(stream), terminal_(isatty(fileno(stream)) == 1), plain_seconds_(plain_seconds) {}
+ProgressPrinter::ProgressPrinter(std::FILE* stream, double plain_seconds, std::function<double()> clock)
+    : stream_(stream), terminal_(isatty(fileno(stream)) == 1), plain_seconds_(plain_seconds), now_(std::move(clock)) {}
+
+double ProgressPrinter::steady_clock() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 ProgressPrinter::~ProgressPrinter() { leave_line(); }
 
@@ -69,7 +77,7 @@ Observer ProgressPrinter::observer() {
   Observer observer;
   observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
   observer.on_step = [this](const StepReport& report) { step(report); };
-  observer.on_evaluating = [this](const EvaluationProgress& progress) { evaluating(progress); };
+  observer.on_work = [this](const WorkProgress& progress) { work(progress); };
   observer.on_evaluation = [this](const EvaluationReport& report) { evaluation(report); };
   observer.on_sample = [this](const SampleReport& report) { sample(report); };
   observer.on_checkpoint = [this](int64_t, const std::string& path) { print_line("saved " + path); };
@@ -87,33 +95,37 @@ void ProgressPrinter::start(int64_t step, int64_t total_steps) {
 }
 
 void ProgressPrinter::step(const StepReport& report) {
-  progress_.add(report);
-  const bool first = last_shown_ < 0, last = report.step == report.total_steps;
-  if (!is_due() && !first && !last) return;
+  progress_.add(report, now_());
+  const bool first = step_shown_ < 0, last = report.step == report.total_steps;
+  if (!counting_ && !is_due(step_shown_) && !first && !last) return;
+  step_shown_ = now_();
   renew_line([&](size_t columns) { return progress_line(report, progress_, columns); });
 }
 
-void ProgressPrinter::evaluating(const EvaluationProgress& progress) {
-  counted(formatted("step %lld  evaluation", static_cast<long long>(progress.step)), progress.batch, progress.batches);
+void ProgressPrinter::work(const WorkProgress& progress) {
+  counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of);
 }
 
 void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
-  if (done == 0) counted_since_ = now();
+  if (done == 0) counted_since_ = now_();
   // In a file a short one is no line at all.
-  if (terminal_ ? !is_due() && done > 0 : !is_due() || now() - counted_since_ < plain_seconds_) return;
-  std::string line = what + formatted(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
+  if (terminal_ ? !is_due(last_shown_) && done > 0 : !is_due(std::max(last_shown_, counted_since_))) return;
+  const std::string line = what + formatted(" %lld/%lld", static_cast<long long>(done), static_cast<long long>(of));
+  std::string left;
   if (done > 0) {
-    const double left = static_cast<double>(of - done) / static_cast<double>(done);
-    line += "  left " + seconds_text(left * (now() - counted_since_));
+    const double share = static_cast<double>(of - done) / static_cast<double>(done);
+    left = "  left " + seconds_text(share * (now_() - counted_since_));
   }
-  renew_line([&](size_t) { return line; });
+  renew_line([&](size_t columns) { return line.size() + left.size() > columns ? line : line + left; });
   counting_ = refreshing_;
 }
 
-bool ProgressPrinter::is_due() { return now() - last_shown_ >= (terminal_ ? kTerminalSeconds : plain_seconds_); }
+bool ProgressPrinter::is_due(double shown) const {
+  return now_() - shown >= (terminal_ ? kTerminalSeconds : plain_seconds_);
+}
 
 void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line) {
-  last_shown_ = now();
+  last_shown_ = now_();
   if (!terminal_) return print_line(line(1000));
   // Back to the start, what fits into the terminal (a wrapped line could not be renewed), the rest erased.
   const size_t columns = terminal_columns(stream_) - 1;
@@ -125,15 +137,18 @@ void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line)
 
 void ProgressPrinter::leave_line() {
   if (refreshing_) std::fputs(counting_ ? "\r\x1b[K" : "\n", stream_);
-  refreshing_ = false;
+  refreshing_ = counting_ = false;
 }
 
 void ProgressPrinter::evaluation(const EvaluationReport& report) {
+  progress_.add(report);
   std::string line =
       formatted("step %lld  evaluation loss ", static_cast<long long>(report.step)) + loss_text(report.loss);
-  if (!std::isnan(report.perplexity)) line += "  perplexity " + perplexity_text(report.perplexity);
+  const bool of_tokens = !std::isnan(report.perplexity);  // others count pairs or texts
+  if (of_tokens) line += "  perplexity " + perplexity_text(report.perplexity);
   for (const auto& [name, value] : headline(report.metrics)) line += "  " + name + " " + headline_text(name, value);
-  print_line(line + "  " + count_text(report.label_tokens, "label token") + (report.best ? "  (best)" : ""));
+  if (of_tokens) line += "  " + count_text(report.label_tokens, "label token");
+  print_line(line + (report.best ? "  (best)" : ""));
 }
 
 void ProgressPrinter::sample(const SampleReport& report) {

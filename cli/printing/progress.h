@@ -11,7 +11,7 @@
 namespace nibble::cli {
 
 /// Where a run stands, as one line: step, loss, smoothed loss, headline(), lr, gradient norm, tokens/s, share of the
-/// peak, memory, time left. Where that is more than `columns`, what matters least is left out.
+/// peak, memory, time left. Where that is more than `columns`, what matters least is left out, whole.
 std::string progress_line(const StepReport& report, const Progress& progress, size_t columns = 1000);
 
 /// Prints to a stream that nothing else prints to meanwhile. A stream that cannot be written is ignored: a closed
@@ -19,8 +19,8 @@ std::string progress_line(const StepReport& report, const Progress& progress, si
 class ProgressPrinter {
  public:
   /// On a terminal the line is renewed at most ten times a second; elsewhere a line is printed for the first and last
-  /// step and then every `plain_seconds`.
-  explicit ProgressPrinter(std::FILE* stream, double plain_seconds = 10);
+  /// step and then every `plain_seconds`. clock: says the time, in seconds.
+  explicit ProgressPrinter(std::FILE* stream, double plain_seconds = 10, std::function<double()> clock = steady_clock);
   ~ProgressPrinter();
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
@@ -35,9 +35,10 @@ class ProgressPrinter {
   void step(const StepReport& report);
   void sample(const SampleReport& report);
   void evaluation(const EvaluationReport& report);
-  void evaluating(const EvaluationProgress& progress);
-  /// Whether it is time for another line of progress.
-  bool is_due();
+  void work(const WorkProgress& progress);
+  static double steady_clock();
+  /// Whether it is time for another line of progress when there was one at `shown`.
+  bool is_due(double shown) const;
   /// A line that the next one renews on a terminal.
   void renew_line(const std::function<std::string(size_t columns)>& line);
   /// Goes on below the line that would be renewed, or in the place of one that only counted.
@@ -47,10 +48,11 @@ class ProgressPrinter {
   std::FILE* stream_;
   bool terminal_;
   double plain_seconds_;
+  std::function<double()> now_;
   Progress progress_;
   bool refreshing_ = false;  // the cursor stands at the end of a line that will be renewed
   bool counting_ = false;    // that line says how far something is, and nothing once it is done
-  double last_shown_ = -1, counted_since_ = 0;
+  double last_shown_ = -1, step_shown_ = -1, counted_since_ = 0;
 };
 
 }  // namespace nibble::cli

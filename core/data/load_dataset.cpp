@@ -48,13 +48,15 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
 
 // What looks wrong with data that say which answers are better.
 void warn_of_preferences(DatasetReport& counts) {
-  const auto warn = [&](int64_t count, const std::string& what) {
-    if (count > 0) counts.warnings.push_back(grouped_text(count) + " " + what);
+  const auto warn = [&](int64_t count, const std::string& one, const std::string& many, const std::string& what) {
+    if (count > 0) counts.warnings.push_back(count_text(count, one, many) + " " + what);
   };
-  warn(counts.identical_pairs, "pairs have the same answer as chosen and as rejected: they teach nothing");
-  warn(counts.cut_answers, "answers lose their end to data.max_length, and with it the sign to stop");
-  warn(counts.cut_prompts,
-       "prompts are encoded otherwise when an answer follows: the end of such a prompt is left out, and the model sees "
+  warn(counts.identical_pairs, "pair has", "pairs have",
+       "the same answer as chosen and as rejected: they teach nothing");
+  warn(counts.cut_answers, "answer loses its", "answers lose their",
+       "end to data.max_length, and with it the sign to stop");
+  warn(counts.cut_prompts, "prompt is", "prompts are",
+       "encoded otherwise when an answer follows: the end of such a prompt is left out, and the model sees "
        "another one when it is used (end prompts where a token ends, or use a template that writes both alike)");
   if (counts.verdicts > 0 && (counts.good_verdicts == 0 || counts.good_verdicts == counts.verdicts)) {
     counts.warnings.push_back(std::string("all answers are labelled as ") +

@@ -17,10 +17,12 @@ namespace {
 
 constexpr size_t kMostNamed = 20;
 
+std::string text_of(double value) { return std::isnan(value) ? "nan" : std::to_string(value); }  // never "-nan"
+
 std::string named(const std::string& what, const Tensor& tensor, int64_t at) {
   MemoryPool host;
   return what + ", element " + std::to_string(at) + " of " + std::to_string(tensor.numel()) + ", is " +
-         std::to_string(tensor.to(host).data<const float>()[at]);
+         text_of(static_cast<double>(tensor.to(host).data<const float>()[at]));
 }
 
 // Only asked when something is known to be wrong: it looks at everything.
@@ -34,7 +36,7 @@ std::vector<std::string> find_nonfinite(const std::vector<Parameter*>& parameter
       found.push_back(named(gradients ? "gradient of " + parameter->name : parameter->name, tensor, at));
     }
   }
-  if (!std::isfinite(loss)) found.push_back("loss is " + std::to_string(loss));
+  if (!std::isfinite(loss)) found.push_back("loss is " + text_of(loss));
   return found;
 }
 

@@ -150,7 +150,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
                   (ranks > 1 ? count_text(ranks, "rank") + " of " : "") + count_text(rank.threads, "thread"));
   const DatasetReport& report = data.train().dataset().report();
   const std::string trained = " (" + grouped_text(report.trained_tokens) + " trained)";
-  lines.push_back("data: " + counts_text(recipe, report) + (has_prompts_alone(recipe) ? "" : trained) + "; " +
+  lines.push_back("data: " + counts_text(recipe, report) + (trains_tokens(recipe) ? trained : "") + "; " +
                   count_text(data.total_steps(), "step"));
   std::string planned =
       "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");
@@ -163,7 +163,9 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
                     work.per_label_token * static_cast<double>(info.label_tokens);
     }
     operations *= static_cast<double>(data.total_steps()) / static_cast<double>(std::max<int64_t>(1, looked_at));
-    planned += "; time: at least " + seconds_text(operations / peak) + ", at this CPU's peak";
+    if (const double seconds = operations / peak; seconds >= 1) {
+      planned += "; time: at least " + seconds_text(seconds) + ", at this CPU's peak";
+    }
   }
   lines.push_back(planned);
   return lines;

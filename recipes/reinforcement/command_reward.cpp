@@ -92,7 +92,7 @@ void CommandReward::end() {
 }
 
 // What went wrong, or nothing; nothing as well, with fewer scores than lines, where it is to stop.
-std::string CommandReward::exchange(const std::vector<std::string>& lines, const std::function<bool()>& stop,
+std::string CommandReward::exchange(const std::vector<std::string>& lines, const std::function<bool(size_t)>& stop,
                                     std::vector<double>& scores) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::duration<double>(recipe_.timeout_seconds);
@@ -108,7 +108,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
   }
   const auto after = [&] { return " after " + std::to_string(scores.size()) + of_all; };
   while (scores.size() < lines.size()) {
-    if (stop()) return {};
+    if (stop(scores.size())) return {};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       char limit[32];
@@ -147,7 +147,8 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
   return {};
 }
 
-std::vector<double> CommandReward::score(const std::vector<std::string>& lines, const std::function<bool()>& stop) {
+std::vector<double> CommandReward::score(const std::vector<std::string>& lines,
+                                         const std::function<bool(size_t)>& stop) {
   if (!child_) start();
   std::vector<double> scores;
   const std::string wrong = exchange(lines, stop, scores);

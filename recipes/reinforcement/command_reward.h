@@ -22,15 +22,15 @@ class CommandReward {
 
   /// The numbers (nan for null) for lines without line breaks. Throws InputError where the command ends, is too slow or
   /// says something else; with null_on_failure the answers that are left have nan then, and the next call starts it
-  /// anew. No numbers where `stop`, asked while it waits, says so: the command is ended.
+  /// anew. No numbers where `stop`, asked while it waits, with how many are there, says so: the command is ended.
   std::vector<double> score(
-      const std::vector<std::string>& lines, const std::function<bool()>& stop = [] { return false; });
+      const std::vector<std::string>& lines, const std::function<bool(size_t)>& stop = [](size_t) { return false; });
 
  private:
   struct Pipes;
   void start();
   void end();
-  std::string exchange(const std::vector<std::string>& lines, const std::function<bool()>& stop,
+  std::string exchange(const std::vector<std::string>& lines, const std::function<bool(size_t)>& stop,
                        std::vector<double>& scores);
 
   RewardRecipe recipe_;

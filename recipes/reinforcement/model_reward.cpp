@@ -49,11 +49,13 @@ ModelReward::ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, 
 
 ModelReward::~ModelReward() = default;
 
-std::vector<double> ModelReward::score(const std::vector<std::vector<int32_t>>& texts) {
+std::vector<double> ModelReward::score(const std::vector<std::vector<int32_t>>& texts,
+                                       const std::function<bool(size_t)>& stop) {
   if (!opened_) opened_ = std::make_unique<Opened>(base_, base_.score->adapter);
   const StepContext step{.rank = opened_->rank.context(), .compute_dtype = base_.dtype()};
   std::vector<double> scores;
   for (const std::vector<int32_t>& ids : texts) {
+    if (stop(scores.size())) return {};
     const Sample sample{.ids = ids, .labels = {}};
     scores.push_back(static_cast<double>(last_scores(opened_->model, sample, step, -1).front()));
   }

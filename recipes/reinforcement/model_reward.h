@@ -1,6 +1,7 @@
 #pragma once
 // A reward that a model with a score head gives.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +23,8 @@ class ModelReward {
   ModelReward(const RewardRecipe& recipe, const ModelRecipe& policy, std::string place);
   ~ModelReward();
 
-  /// The score of each text, at its last token.
-  std::vector<double> score(const std::vector<std::vector<int32_t>>& texts);
+  /// The score of each text, at its last token. None where `stop`, asked before each with how many are there, says so.
+  std::vector<double> score(const std::vector<std::vector<int32_t>>& texts, const std::function<bool(size_t)>& stop);
 
  private:
   struct Opened;

@@ -135,7 +135,11 @@ void Rewards::check(const PromptRecord& record) const {
 }
 
 std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>& answers,
-                                                const std::function<bool()>& stop) {
+                                                const std::function<bool(size_t, size_t)>& stop) {
+  const auto judges = [&](size_t i) { return models_[i] || commands_[i]; };
+  size_t before = 0, of = 0;  // scores of commands and models
+  for (size_t i = 0; i < size(); ++i) of += judges(i) ? answers.size() : 0;
+  const auto stop_here = [&](size_t scored) { return stop(before + scored, of); };
   std::vector<std::vector<double>> scores;
   for (size_t i = 0; i < size(); ++i) {
     if (models_[i]) {
@@ -144,15 +148,16 @@ std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>&
         texts.emplace_back(answer.prompt_ids.begin(), answer.prompt_ids.end());
         texts.back().insert(texts.back().end(), answer.ids.begin(), answer.ids.end());
       }
-      scores.push_back(models_[i]->score(texts));
+      scores.push_back(models_[i]->score(texts, stop_here));
     } else if (commands_[i]) {
       std::vector<std::string> lines;
       for (const JudgedAnswer& answer : answers) lines.push_back(line_of(answer));
-      scores.push_back(commands_[i]->score(lines, stop));
-      if (scores.back().size() < lines.size()) return {};
+      scores.push_back(commands_[i]->score(lines, stop_here));
     } else {
       scores.push_back(plain_scores(answers, i));
     }
+    if (scores.back().size() < answers.size()) return {};
+    if (judges(i)) before += answers.size();
   }
   return scores;
 }

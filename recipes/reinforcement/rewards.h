@@ -45,10 +45,11 @@ class Rewards {
   double weight(size_t i) const { return recipes_.at(i).weight; }
   /// Throws InputError where the record of a prompt lacks a column.
   void check(const PromptRecord& record) const;
-  /// [function][answer]; nan: nothing to say. stop: asked while a command is waited for; nothing is returned then.
-  /// Throws InputError where a record lacks a column, or a command fails.
+  /// [function][answer]; nan: nothing to say. stop: asked while commands and models judge, with how many of their
+  /// scores are there; nothing is returned then. Throws InputError where a record lacks a column, or a command fails.
   std::vector<std::vector<double>> score(
-      const std::vector<JudgedAnswer>& answers, const std::function<bool()>& stop = [] { return false; });
+      const std::vector<JudgedAnswer>& answers,
+      const std::function<bool(size_t done, size_t of)>& stop = [](size_t, size_t) { return false; });
 
  private:
   std::vector<double> plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const;

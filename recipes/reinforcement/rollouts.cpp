@@ -240,13 +240,18 @@ void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, co
                                  [&](const std::string& stop) { return output.find(stop) != output.npos; });
     };
   }
+  int64_t asked = 0;
+  for (const AnsweredPrompt& prompt : prompts) asked += std::ssize(prompt.sequences);
   std::vector<Rollout> own;
+  const auto tell = [&] { observer_.work({first_step_of(block), "drawing", std::ssize(own), asked}); };
   const auto use = [&](Answer answer) {
     Rollout& result = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
     result.answer = std::move(answer.ids);
     result.sampled = std::move(answer.log_probs);
     result.truncated = answer.truncated;
+    tell();
   };
+  if (asked > 0) tell();
   const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
   const auto go_on = [&] { return alone ? !observer_.stop() : !run.stop(); };
   if (!by_teacher) {
@@ -271,7 +276,7 @@ void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, co
 }
 
 // One rank asks the reward functions, so that what they say is the same for all.
-bool Rollouts::judge(StepExecutor& executor) {
+bool Rollouts::judge(int64_t block, StepExecutor& executor) {
   Communicator& world = executor.rank().comm;
   std::string output, wrong;
   bool stopped = false;
@@ -284,8 +289,15 @@ bool Rollouts::judge(StepExecutor& executor) {
                          .ids = rollout.answer,
                          .record = &records_->at(rollout.record)});
     }
+    int64_t told = -1;
+    const auto stop = [&](size_t scored, size_t of) {
+      const auto done = static_cast<int64_t>(scored);
+      if (done > told) observer_.work({first_step_of(block), "judging", done, static_cast<int64_t>(of)});
+      told = done;
+      return observer_.stop();
+    };
     try {
-      const std::vector<std::vector<double>> scores = rewards_->score(answers, [&] { return observer_.stop(); });
+      const std::vector<std::vector<double>> scores = rewards_->score(answers, stop);
       stopped = scores.empty();
       for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
         Rollout& rollout = rollouts_[i];
@@ -349,7 +361,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
       keep("part ", {});
       return false;
     }
-    if (rewards_ && !judge(executor)) {
+    if (rewards_ && !judge(block, executor)) {
       keep("part ", {});
       return false;
     }
@@ -373,11 +385,13 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   for (const Rollout& rollout : rollouts_)
     texts.emplace_back(text_of(tokenizer_.get(), rollout.prompt), text_of(tokenizer_.get(), rollout.answer));
   std::filesystem::create_directories(run.directory);
-  const int64_t step = (block - 1) * steps_per_block(recipe_.objective) + 1;
+  const int64_t step = first_step_of(block);
   write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),
                         write_rollouts(rollouts_, names, texts));
   return true;
 }
+
+int64_t Rollouts::first_step_of(int64_t block) const { return (block - 1) * steps_per_block(recipe_.objective) + 1; }
 
 bool Rollouts::prepare(int64_t step, StepExecutor& executor, const RolloutRun& run) {
   const int64_t block = data_.block_of(step);

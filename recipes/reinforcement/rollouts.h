@@ -51,7 +51,9 @@ class Rollouts {
   void sample(int64_t block, bool by_teacher, StepExecutor& executor, const std::vector<Rollout>& all,
               std::vector<Rollout>& done, const RolloutRun& run) const;
   /// False: somebody asked to stop meanwhile.
-  bool judge(StepExecutor& executor);
+  bool judge(int64_t block, StepExecutor& executor);
+  /// The first that learns from a block.
+  int64_t first_step_of(int64_t block) const;
   bool has_end(const Rollout& rollout) const;
   bool is_masked(const Rollout& rollout) const;
   void add_estimates();

@@ -16,6 +16,7 @@
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/train/telemetry/headline.h"
+#include "nibble/core/train/telemetry/progress.h"
 
 namespace nibble {
 
@@ -182,18 +183,19 @@ RunLog read_run_log(const fs::path& directory) {
 
 RunSummary summarize(const RunLog& log) {
   RunSummary summary;
-  double tokens_of_steps = 0;
+  double tokens_of_steps = 0, seconds_of_steps = 0;
   for (const StepReport& step : log.steps) {
     // A line stands for the steps since the one before, which train.log_every left out.
     const int64_t stands_for = std::max<int64_t>(1, step.step - summary.steps);
     summary.estimated |= stands_for > 1;
     summary.steps = std::max(summary.steps, step.step);
     tokens_of_steps += static_cast<double>(stands_for) * static_cast<double>(step.tokens);
-    summary.seconds += static_cast<double>(stands_for) * step.seconds;
+    seconds_of_steps += static_cast<double>(stands_for) * wall_seconds(step);
     summary.peak_memory_bytes = std::max(summary.peak_memory_bytes, step.peak_memory_bytes);
   }
   summary.tokens = std::llround(tokens_of_steps);
-  if (summary.seconds > 0) summary.tokens_per_second = tokens_of_steps / summary.seconds;
+  if (seconds_of_steps > 0) summary.tokens_per_second = tokens_of_steps / seconds_of_steps;
+  summary.seconds = seconds_of_steps;
   const size_t tail = std::max<size_t>(1, log.steps.size() / 10);
   double loss = 0, tokens = 0;
   const auto last = std::span(log.steps).last(std::min(tail, log.steps.size()));
@@ -204,6 +206,7 @@ RunSummary summarize(const RunLog& log) {
   if (tokens > 0) summary.loss = loss / tokens;
   summary.headline = headline(mean_metrics(last));
   for (const EvaluationReport& evaluation : log.evaluations) {
+    summary.seconds += evaluation.seconds;
     if (!evaluation.best) continue;
     summary.best_evaluation_loss = evaluation.loss;
     summary.best_perplexity = evaluation.perplexity;

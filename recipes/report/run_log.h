@@ -38,9 +38,9 @@ struct RunSummary {
   double loss = 0;                                       ///< mean over the label tokens of the last tenth of the steps
   double best_evaluation_loss = 0, best_perplexity = 0;  ///< perplexity: nan where the loss has none
   int64_t best_step = 0;                                 ///< 0: there was no evaluation
-  NamedNumbers headline;  ///< of the best evaluation, or without one the means over the last tenth of the steps
-  double tokens_per_second = 0;
-  double seconds = 0;      ///< of the steps
+  NamedNumbers headline;         ///< of the best evaluation, or without one the means over the last tenth of the steps
+  double tokens_per_second = 0;  ///< by wall_seconds() of the steps
+  double seconds = 0;            ///< the same, and of the evaluations
   bool estimated = false;  ///< not every step has a line: tokens and seconds of the others are taken to be the same
   int64_t peak_memory_bytes = 0;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/train/telemetry/progress.h"
 #include "nibble/recipes/report/report.h"
 
 namespace nibble {
@@ -114,7 +115,8 @@ std::vector<NamedPlot> run_plots(const RunLog& log) {
     };
     add("lr", "Learning rate", true, [](const auto& s) { return s.lr; });
     add("grad_norm", "Gradient norm before clipping", true, [](const auto& s) { return s.grad_norm; });
-    add("tokens_per_second", "Tokens a second", true, [](const auto& s) { return s.tokens_per_second; });
+    add("tokens_per_second", "Tokens a second", true,
+        [](const auto& s) { return static_cast<double>(s.tokens) / std::max(wall_seconds(s), 1e-9); });
     add("memory", "Peak memory, MiB", true,
         [](const auto& s) { return static_cast<double>(s.peak_memory_bytes) / (1 << 20); });
   }

@@ -47,6 +47,20 @@ TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
                                  ContainsRegex("step 1/1  loss [^a-z]*  reward [0-9.]+  lr ")));
 }
 
+TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
+  test::write_bytes(root_ / "d.jsonl", R"({"text": "What?", "label": 0}
+{"text": "It is this.", "label": 1}
+)");
+  const Said output = train("classification, num_labels: 2", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
+  ASSERT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, AllOf(ContainsRegex("training data: 2 samples, [0-9]+ tokens\n"),
+                                 ContainsRegex("\ndata: 2 samples, [0-9]+ tokens; 1 step\n"),
+                                 ContainsRegex("evaluation loss [0-9.]+  accuracy [0-9]+%  \\(best\\)\n")));
+  for (const char* command : {"preview r.yaml", "validate r.yaml"}) {
+    EXPECT_THAT(run(command).text, AllOf(HasSubstr("1 step"), Not(HasSubstr(" trained")))) << command;
+  }
+}
+
 // Its prompt is cut at a word, its lines are told apart, and an answer of which nothing is to be seen is said to be
 // one.
 TEST_F(PostTraining, SampleLinesAreReadable) {

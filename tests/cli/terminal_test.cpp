@@ -9,7 +9,7 @@
 #include <array>
 #include <sstream>
 
-#include "nibble/tests/assets.h"
+#include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
 namespace {
@@ -79,6 +79,29 @@ TEST(Terminal, WhatFollowsABreakIsIndentedAndACommandToCopyStaysWhole) {
   EXPECT_NE(help.find("\nExample: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine\n"),
             std::string::npos)
       << help;
+}
+
+using AnswersOnATerminal = test::SmallModel;
+
+TEST_F(AnswersOnATerminal, AreCountedWhileTheyAreDrawnAndJudged) {
+  test::write_bytes(root_ / "d.jsonl", "{\"prompt\": \"What?\"}\n");
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: " + (root_ / "hub/models--me--small/snapshots/abc").string() +
+                        "}\nobjective: {type: grpo}\nrollout: {completions: 2, max_new_tokens: 4}\n"
+                        "rewards: [{type: command, argv: [sh, -c, 'while read -r l; do echo 1; done']}]\n"
+                        "data: {train: " +
+                        (root_ / "d.jsonl").string() +
+                        ", max_length: 64}\n"
+                        "train: {steps: 2, threads: 1, microbatch_size: 2, accumulate: 1}\n"
+                        "output: {dir: " +
+                        (root_ / "run").string() + "}\n");
+  const std::string text = on_terminal("train " + (root_ / "r.yaml").string());
+  size_t at = 0;
+  for (const char* line : {"step 1  drawing 0/2\x1b[K", "step 1  judging 0/2\x1b[K", "step 1/2  loss ",
+                           "step 2  drawing 0/2\x1b[K", "step 2  judging 0/2\x1b[K", "step 2/2  loss "}) {
+    at = text.find(line, at);
+    ASSERT_NE(at, std::string::npos) << line << "\n" << text;
+  }
 }
 
 }  // namespace

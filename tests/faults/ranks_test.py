@@ -62,6 +62,7 @@ class Ranks(program.JobTest):
             line = self.lost(job)
             self.assertRegex(line, rf"rank [01] on host \S+ was ended by signal {int(dies_of)}")
             self.assertIn("the same command continues from the last checkpoint", line)
+            self.assertNotIn("stopping: ", self.errors(), "nothing is saved")
             # The survivor got SIGTERM; it must not have waited for the dead one to save with it.
             self.assertEqual([step for step in self.checkpoints() if step % 20], [])
         self.finishes_as_one(recipe)

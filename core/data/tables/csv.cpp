@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/data/tables/json_text.h"
 #include "nibble/core/text/unicode/utf8.h"
 
@@ -106,9 +107,10 @@ bool read_csv_row(ByteSource& bytes, const CsvColumns& columns, RawRecord& recor
   }
   record.text = "{";
   if (cells.size() != columns.size()) {
-    throw InputError(record_place(bytes.path(), record),
-                     "has " + std::to_string(cells.size()) + " cells, the first line " + std::to_string(columns.size()),
-                     "put cells with commas or line breaks in quotation marks");
+    throw InputError(
+        record_place(bytes.path(), record),
+        "has " + count_text(std::ssize(cells), "cell") + ", the first line " + std::to_string(columns.size()),
+        "put cells with commas or line breaks in quotation marks");
   }
   for (size_t i = 0; i < cells.size(); ++i) {
     if (i > 0) record.text.push_back(',');

@@ -11,12 +11,13 @@ namespace nibble {
 namespace {
 
 nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(std::to_string(value));
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : std::to_string(value);
 }
 
 }  // namespace
 
-void BadSteps::give_up(const std::filesystem::path& file, bool from_the_start) const {
+void BadSteps::give_up(const std::filesystem::path& file, bool from_the_start, bool saved) const {
   nlohmann::json rows = nlohmann::json::array();
   for (const BadStep& step : steps_) {
     rows.push_back({{"step", step.step},
@@ -37,8 +38,8 @@ void BadSteps::give_up(const std::filesystem::path& file, bool from_the_start) c
                      from_the_start
                          ? "no step before them could: the model's weights may be damaged (get it again), or "
                            "look at the data"
-                         : "the last checkpoint stands; lower optimizer.lr, set train.max_grad_norm, or "
-                           "look at the data");
+                         : std::string(saved ? "the last checkpoint stands" : "there is no checkpoint yet") +
+                               "; lower optimizer.lr, set train.max_grad_norm, or look at the data");
 }
 
 }  // namespace nibble

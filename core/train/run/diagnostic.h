@@ -27,7 +27,8 @@ class BadSteps {
   /// Writes the steps to `file` as JSON, {"bad_steps": [{"step":, "lr":, "loss":, "grad_norm":, "nonfinite": [...]}]}
   /// with numbers that are not finite as strings, and throws NumericError naming the first tensor and the file.
   /// "": another rank writes it. from_the_start: no step of the run could be used, which a damaged model explains.
-  [[noreturn]] void give_up(const std::filesystem::path& file, bool from_the_start) const;
+  /// saved: there is a checkpoint.
+  [[noreturn]] void give_up(const std::filesystem::path& file, bool from_the_start, bool saved) const;
 
  private:
   std::vector<BadStep> steps_;

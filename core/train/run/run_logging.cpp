@@ -66,7 +66,8 @@ void Run::log(const StepResult& result, double lr) {
     const bool none_used = !run.has_updated && !run.start;
     if (run.bad_steps.in_a_row() >= run.options.max_bad_steps || (none_used && run.last_step())) {
       if (run.writer.under_way() || run.together) run.take_outcome(false);
-      run.bad_steps.give_up(run.leads() ? run.options.dir / "diagnostic.json" : fs::path(), none_used);
+      const bool saved = run.start || !checkpoint_steps(run.checkpoints()).empty();
+      run.bad_steps.give_up(run.leads() ? run.options.dir / "diagnostic.json" : fs::path(), none_used, saved);
     }
     return;
   }
@@ -123,7 +124,7 @@ bool Run::evaluation_due() const {
 }
 
 bool Run::evaluating(int64_t batch, int64_t batches) const {
-  impl_->observer.evaluating({impl_->step, batch, batches});
+  impl_->observer.work({impl_->step, "evaluation", batch, batches});
   return !stop_asked();
 }
 

@@ -53,11 +53,12 @@ struct SampleReport {
   std::string text;      ///< how the model goes on, greedily
 };
 
-/// How far an evaluation is that is under way.
-struct EvaluationProgress {
-  int64_t step = 0;     ///< after so many updates
-  int64_t batch = 0;    ///< batches done
-  int64_t batches = 0;  ///< of all
+/// How far something is that is under way between two steps.
+struct WorkProgress {
+  int64_t step = 0;  ///< that it belongs to
+  std::string what;  ///< "evaluation", of batches; "drawing", of answers; "judging", of rewards to them
+  int64_t done = 0;  ///< 0: it begins
+  int64_t of = 0;
 };
 
 /// How a run meets a request to stop.
@@ -73,8 +74,9 @@ struct Observer {
   std::function<void(int64_t step, int64_t total_steps)> on_start;
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EvaluationReport&)> on_evaluation;
-  /// Before every batch of an evaluation.
-  std::function<void(const EvaluationProgress&)> on_evaluating;
+  /// As they go on: before every batch of an evaluation, and where the step begins with answers that are drawn and
+  /// judged.
+  std::function<void(const WorkProgress&)> on_work;
   std::function<void(const SampleReport&)> on_sample;
   /// A checkpoint was published at `path`.
   std::function<void(int64_t step, const std::string& path)> on_checkpoint;
@@ -100,8 +102,8 @@ struct Observer {
   void evaluation(const EvaluationReport& report) const {
     if (on_evaluation) on_evaluation(report);
   }
-  void evaluating(const EvaluationProgress& progress) const {
-    if (on_evaluating) on_evaluating(progress);
+  void work(const WorkProgress& progress) const {
+    if (on_work) on_work(progress);
   }
   void sample(const SampleReport& report) const {
     if (on_sample) on_sample(report);

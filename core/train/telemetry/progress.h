@@ -7,6 +7,9 @@
 
 namespace nibble {
 
+/// Wall time of a step: with what it took to draw and judge its answers where it learns from such (step_time).
+double wall_seconds(const StepReport& report);
+
 /// Exponential moving averages over steps; the first steps count fully, as in the bias correction of Adam (Kingma and
 /// Ba 2015). The loss is weighted by label tokens.
 class Progress {
@@ -14,19 +17,28 @@ class Progress {
   /// decay: weight kept by the past after one step; 0.95 looks back about 20 steps.
   explicit Progress(double decay = 0.95) : decay_(decay) {}
 
-  void add(const StepReport& report);
+  /// now: seconds by any clock, which tells what lies between two steps: an evaluation, samples, a save.
+  void add(const StepReport& report, double now);
+  /// What lies between the last step and the next one comes back as often as evaluations do.
+  void add(const EvaluationReport& report);
 
   double smoothed_loss() const;
+  /// By wall_seconds().
   double tokens_per_second() const;
   /// Of the arithmetic that the CPU could do; 0 when not known.
   double share_of_peak() const;
-  /// Seconds until the last step at the average seconds a step; 0 before the first.
+  /// Seconds until the run is through at the average seconds a step, with what lies between steps at the rate so far; 0
+  /// before the first step.
   double seconds_left() const;
 
  private:
   double decay_;
-  double weight_ = 0, loss_ = 0, loss_tokens_ = 0, tokens_ = 0, seconds_ = 0, peak_seconds_ = 0;
-  int64_t steps_left_ = 0;
+  double weight_ = 0, loss_ = 0, loss_tokens_ = 0, tokens_ = 0, seconds_ = 0, wall_ = 0, peak_seconds_ = 0;
+  int64_t first_ = 0, last_ = 0, total_ = 0;  // steps; first_: 0 before there was one
+  double last_now_ = 0;
+  double between_ = 0;      // seconds between steps, those before step first_ + 1 to ...
+  int64_t counted_to_ = 0;  // ... this one: where there are evaluations, the one behind the last of them
+  bool evaluates_ = false, evaluated_ = false;  // ever; since the last step
 };
 
 }  // namespace nibble

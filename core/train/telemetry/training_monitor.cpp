@@ -87,12 +87,13 @@ std::vector<std::string> TrainingMonitor::after_evaluation(const EvaluationRepor
     rising_ = 0;
     return {};
   }
-  ++rising_;
+  // What looks the same is the noise of a flat curve.
+  rising_ = number(report.loss) == number(lowest_evaluation_) ? 0 : rising_ + 1;
   if (rising_ < kRisingEvaluations || training >= training_at_lowest_ || !may_say("overfitting", report.step))
     return {};
   return {"warning: step " + std::to_string(report.step) + ": overfitting: evaluation loss " + number(report.loss) +
-          " is above its lowest, " + number(lowest_evaluation_) + ", for the " + std::to_string(rising_) +
-          ". time while the training loss falls; stop earlier (train.early_stop, output.keep_best)"};
+          " is above its lowest, " + number(lowest_evaluation_) + ", in " + std::to_string(rising_) +
+          " evaluations in a row while the training loss falls; stop earlier (train.early_stop, output.keep_best)"};
 }
 
 std::vector<std::string> TrainingMonitor::after_update(int64_t step, double lr,

@@ -139,7 +139,7 @@ TEST(TrainStep, NonfiniteGradientNamesItsTensorAndChangesNothing) {
   EXPECT_EQ(result.nonfinite, (std::vector<std::string>{"gradient of b, element 1 of 2, is inf"}));
   EXPECT_EQ(values(model.w->value), (std::vector<float>{0.5f, -1.25f, 3.0f}));
   EXPECT_EQ(optimizer.updates(), 0);
-  executor.after = [](double) { return std::numeric_limits<double>::quiet_NaN(); };
+  executor.after = [](double) { return -std::numeric_limits<double>::quiet_NaN(); };
   EXPECT_EQ(step().nonfinite, (std::vector<std::string>{"loss is nan"}));
   executor.after = {};
   model.w->value.data<float>()[2] = std::numeric_limits<float>::quiet_NaN();

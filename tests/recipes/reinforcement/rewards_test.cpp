@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/reinforcement/rollout.h"
@@ -79,6 +80,25 @@ TEST(CommandReward, NullIsNothingAndExtraLinesAreRefused) {
   EXPECT_THAT(error_of<InputError>([&] { once.score({"{}"}); }), HasSubstr("beyond one line for each answer"));
   recipe.argv[2] = "read -r l; echo null; read -r l; echo 2";
   EXPECT_TRUE(std::isnan(CommandReward(recipe, "rewards (command)").score({"{}"}).front()));
+}
+
+TEST(Rewards, SayHowManyScoresOfCommandsAreThere) {
+  const RewardRecipe command = {.type = RewardRecipe::Type::command,
+                                .argv = {"sh", "-c", "while read -r line; do echo 1; done"}};
+  Recipe recipe;
+  recipe.rewards = {command, {.type = RewardRecipe::Type::regex, .pattern = "x"}, command};
+  Rewards rewards(recipe);
+  const std::vector<JudgedAnswer> answers(3, {.prompt = "?", .answer = "x", .ids = {}});
+  std::set<size_t> told;
+  const auto stop = [&](size_t done, size_t of) {
+    EXPECT_EQ(of, 6u);
+    told.insert(done);
+    return false;
+  };
+  EXPECT_EQ(rewards.score(answers, stop).size(), 3u);
+  EXPECT_TRUE(told.contains(0) && told.contains(3) && *told.rbegin() < 6)
+      << "each command begins behind the one before";
+  EXPECT_TRUE(rewards.score(answers, [](size_t done, size_t) { return done >= 3; }).empty());
 }
 
 TEST(Rollout, IsReadAsItWasWritten) {

@@ -105,6 +105,19 @@ TEST(RunLog, TakesTheStepsBetweenTwoLinesToBeLikeTheLogged) {
   EXPECT_NE(report_page(log).find("about 300"), std::string::npos);
 }
 
+TEST(RunLog, TimeHasAnswersAndEvaluations) {
+  const TemporaryDirectory directory;
+  StepReport drawn = step(1, 2);
+  drawn.metrics = {{"step_time", 4}};
+  EvaluationReport evaluated = evaluation(1, 2);
+  evaluated.seconds = 2.5;
+  test::write_bytes(directory / "metrics.jsonl",
+                    metrics_line(drawn) + "\n" + metrics_line(step(2, 1)) + "\n" + metrics_line(evaluated) + "\n");
+  const RunSummary summary = summarize(read_run_log(directory.path()));
+  EXPECT_NEAR(summary.seconds, 4 + 0.2 + 2.5, 1e-12);
+  EXPECT_NEAR(summary.tokens_per_second, 2 * 20 / 4.2, 1e-9);
+}
+
 TEST(RunLog, LeavesOutATornLastLineAndNamesABadOne) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "metrics.jsonl", metrics_line(step(1, 2)) + "\n{\"step\":2,\"spl");

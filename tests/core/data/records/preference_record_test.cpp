@@ -267,7 +267,7 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   const auto warned = [](const DatasetReport& of, const std::string& what) {
     return std::ranges::any_of(of.warnings, [&](const std::string& w) { return w.find(what) != std::string::npos; });
   };
-  EXPECT_TRUE(warned(report, "1 pairs have the same answer"));
+  EXPECT_TRUE(warned(report, "1 pair has the same answer"));
   EXPECT_TRUE(warned(report, "24 answers lose their end"));
   EXPECT_TRUE(warned(report, "may learn the length alone"));
   options.format = DataFormat::unpaired;

@@ -122,7 +122,7 @@ TEST(Csv, WhatIsWrongHasALineAndAColumn) {
   Files files;
   const std::pair<std::string, std::string> cases[] = {
       {"a,b\n1,2,3\n", "a.csv:2:1: has 3 cells, the first line 2"},
-      {"a,b\n\"x\ny\",1\n1\n", "a.csv:4:1: has 1 cells"},
+      {"a,b\n\"x\ny\",1\n1\n", "a.csv:4:1: has 1 cell, the first line 2"},
       {"a,b\n1,\"x\n", "a.csv:2:3: the quotation mark of this cell is not closed"},
       {"a,b\n\"x\"y,1\n", "a.csv:2:4: there is text behind the closing"},
       {"a,b\n1,\xff\n", "a.csv:2:3: is not UTF-8"},

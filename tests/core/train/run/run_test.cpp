@@ -371,12 +371,20 @@ TEST(Run, ThreeBadStepsInARowEndTheRunWithADiagnosticAndKeepTheCheckpoint) {
     EXPECT_EQ(error.exit_code(), 5);
     const std::string line = error.what();
     EXPECT_EQ(line.find("gradient of b, element 1 of 2, is inf: steps 4 to 6 could not be used (see "), 0u) << line;
+    EXPECT_NE(line.find("the last checkpoint stands"), std::string::npos) << line;
   }
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{3}));
   EXPECT_NE(test::read_bytes(run.options.dir / "diagnostic.json").find("\"step\": 6"), std::string::npos);
   run.poisoned = {};
   run.go();  // the cause is gone: it goes on from the checkpoint
   EXPECT_EQ(run.steps.front(), 4);
+}
+
+TEST(Run, BadStepsBeforeTheFirstCheckpointSayThatThereIsNone) {
+  ToyRun run;
+  run.options.save_every = {};
+  run.poisoned = {2, 3, 4};
+  EXPECT_NE(test::error_of<NumericError>([&] { run.go(); }).find("there is no checkpoint yet"), std::string::npos);
 }
 
 TEST(Run, WeightsThatAreNotFiniteAreNeverPublished) {

@@ -19,7 +19,7 @@ TEST(Progress, SteadyRunIsPredictedExactlyFromTheFirstStepOn) {
   Progress progress;
   EXPECT_EQ(progress.seconds_left(), 0);
   for (int64_t step = 1; step <= 5; ++step) {
-    progress.add(report(step, 2.5, 100, 4));
+    progress.add(report(step, 2.5, 100, 4), static_cast<double>(step) * 4);
     EXPECT_NEAR(progress.seconds_left(), static_cast<double>(10 - step) * 4, 1e-9);
     EXPECT_NEAR(progress.tokens_per_second(), 25, 1e-9);
     EXPECT_NEAR(progress.smoothed_loss(), 2.5, 1e-12);
@@ -28,16 +28,53 @@ TEST(Progress, SteadyRunIsPredictedExactlyFromTheFirstStepOn) {
 
 TEST(Progress, LossIsWeightedByItsTokens) {
   Progress progress(1.0);  // nothing is forgotten
-  progress.add(report(1, 1, 300, 1));
-  progress.add(report(2, 5, 100, 1));
+  progress.add(report(1, 1, 300, 1), 1);
+  progress.add(report(2, 5, 100, 1), 2);
   EXPECT_NEAR(progress.smoothed_loss(), 2, 1e-12);
 }
 
 TEST(Progress, FollowsAChangeOfSpeed) {
   Progress progress(0.5);
-  for (int64_t step = 1; step <= 3; ++step) progress.add(report(step, 1, 10, 1));
-  for (int64_t step = 4; step <= 9; ++step) progress.add(report(step, 1, 10, 3));
+  double now = 0;
+  for (int64_t step = 1; step <= 3; ++step) progress.add(report(step, 1, 10, 1), now += 1);
+  for (int64_t step = 4; step <= 9; ++step) progress.add(report(step, 1, 10, 3), now += 3);
   EXPECT_NEAR(progress.seconds_left(), 3, 0.1);
+}
+
+// Every third step of ten an evaluation of 7 seconds follows, and after the last one.
+TEST(Progress, TimeLeftHasTheEvaluationsThatAreStillToCome) {
+  Progress progress;
+  double now = 0;
+  for (int64_t step = 1; step <= 9; ++step) {
+    progress.add(report(step, 1, 10, 2), now += 2);
+    if (step > 3) {
+      const double in_steps = static_cast<double>(10 - step) * 2;
+      EXPECT_NEAR(progress.seconds_left(), in_steps + (step > 6 ? 4 : 7) / 3.0 * 7, 1e-9) << step;
+    }
+    if (step % 3 == 0) {
+      progress.add(EvaluationReport());
+      now += 7;
+    }
+  }
+}
+
+TEST(Progress, WhatComesBetweenStepsWithoutEvaluationsGoesOnAtItsRate) {
+  Progress progress;
+  double now = 0;
+  for (int64_t step = 1; step <= 6; ++step) {
+    progress.add(report(step, 1, 10, 1), now += 1);
+    now += 3;
+  }
+  EXPECT_NEAR(progress.seconds_left(), 4 * 1 + 5 * 3, 1e-9);
+}
+
+TEST(Progress, AStepHasTheTimeOfItsAnswers) {
+  Progress progress;
+  StepReport step = report(1, 1, 100, 1);
+  step.metrics = {{"reward", 1}, {"step_time", 20}};
+  progress.add(step, 20);
+  EXPECT_NEAR(progress.seconds_left(), 9 * 20, 1e-9);
+  EXPECT_NEAR(progress.tokens_per_second(), 5, 1e-9);
 }
 
 }  // namespace

@@ -77,8 +77,20 @@ TEST(TrainingMonitor, EvaluationThatRisesWhileTrainingFallsIsOverfitting) {
     EXPECT_THAT(output, IsEmpty());
     output = monitor.after_evaluation(evaluation);
   }
-  EXPECT_THAT(output,
-              ElementsAre(HasSubstr("overfitting: evaluation loss 2 is above its lowest, 1.5, for the 3. time")));
+  EXPECT_THAT(
+      output,
+      ElementsAre(HasSubstr("overfitting: evaluation loss 2 is above its lowest, 1.5, in 3 evaluations in a row")));
+}
+
+TEST(TrainingMonitor, AFlatEvaluationIsNoOverfitting) {
+  TrainingMonitor monitor;
+  for (int64_t i = 1; i <= 9; ++i) {
+    monitor.after_step(step(i, 2.0 / static_cast<double>(i)));
+    EvaluationReport evaluation;
+    evaluation.step = i;
+    evaluation.loss = 4.085 + (i > 1 ? 1e-5 : 0);
+    EXPECT_THAT(monitor.after_evaluation(evaluation), IsEmpty());
+  }
 }
 
 TEST(TrainingMonitor, WeightsThatDoNotMoveAreNamed) {
