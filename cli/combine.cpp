@@ -11,6 +11,7 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -45,6 +46,7 @@ void run(Flags flags) {
                          count_text(std::ssize(flags.weights), "weight") + " are given",
                      "give each --adapter its --weight");
   }
+  for (std::string& adapter : flags.adapters) adapter = find_adapter(adapter);
   set_combine_method(flags.method, flags.options);
   flags.options.by_count = flags.majority == "frequency";
   guard_output(flags.out, {flags.adapters.begin(), flags.adapters.end()});
@@ -74,7 +76,7 @@ void run(Flags flags) {
 void add_combine_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command = nibble.subcommand("combine", "Make one adapter of several, as PEFT's add_weighted_adapter");
-  command.option("--adapter", flags->adapters, "PEFT adapter directory; once for each").required();
+  command.option("--adapter", flags->adapters, "PEFT adapter directory, or a run's; once for each").required();
   command.option("--weight", flags->weights, "Its weight, in the same order; may be negative").required();
   command
       .option(

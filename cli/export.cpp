@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/recipes/gguf/export_gguf.h"
 #include "nibble/recipes/gguf/gguf_mix.h"
 #include "nibble/recipes/models/merge_model.h"
@@ -57,7 +58,8 @@ void run(Flags flags) {
         count_text(report.fallbacks.small_blocks, "matrix is", "matrices are").c_str());
   }
   if (!flags.request.modelfile.empty()) {
-    say(stdout, "wrote %s: ollama create NAME -f %s", flags.request.modelfile.c_str(), flags.request.modelfile.c_str());
+    const std::string& file = flags.request.modelfile;
+    say(stdout, "wrote " + file + ": " + shell_line({"ollama", "create", "NAME", "-f", file}));
   }
   for (const std::string& step : report.left_out) say(stdout, "llama.cpp leaves out %s", step.c_str());
 }

@@ -9,6 +9,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
@@ -36,7 +37,10 @@ void run(Flags flags) {
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
-  if (flags.ids.empty()) flags.options.stop_ids = decoder.config().eos_ids;
+  if (flags.ids.empty()) {
+    flags.options.stop_ids = decoder.config().eos_ids;
+    for (const int32_t id : turn_end_ids(*tokenizer)) flags.options.stop_ids.push_back(id);
+  }
 
   if (flags.json) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);

@@ -334,10 +334,8 @@ void run(const Flags& flags) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.threads = flags.threads;
   if (options.threads == 0) options.threads = flags.hosts.empty() ? std::max(1, cores / flags.ranks) : 1;
-  if (flags.hosts.empty() && options.threads * flags.ranks > cores) {
-    std::fprintf(stderr, "warning: %s with %s each share %s\n", count_text(flags.ranks, "rank").c_str(),
-                 count_text(options.threads, "thread").c_str(), count_text(cores, "core").c_str());
-  }
+  const std::string crowd = flags.hosts.empty() ? crowd_warning(flags.ranks, options.threads) : "";
+  if (!crowd.empty()) say(stderr, crowd);
   if (const std::vector<NumaNode> nodes = numa_nodes(); flags.hosts.empty() && nodes.size() > 1) {
     std::fprintf(stderr, "NUMA: %s; %s, each bound to its own\n", describe(nodes).c_str(),
                  count_text(flags.ranks, "rank").c_str());

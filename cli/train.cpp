@@ -16,6 +16,7 @@
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/processes/around_mpirun.h"
+#include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/parallel.h"
@@ -46,6 +47,13 @@ void train(const Flags& flags, const Recipe& recipe, RankContext& rank, const Ob
   flags.profile ? train_profiled(recipe, rank, observer) : nibble::train(recipe, rank, observer);
 }
 
+// Of the threads that the recipe asks for: launch has said so of those it gives.
+void warn_of_crowd(const Recipe& recipe, int ranks, const Observer& observer) {
+  const int threads = static_cast<int>(recipe.train.threads);
+  const std::string warning = threads > 1 ? crowd_warning(ranks, threads) : "";
+  if (!warning.empty()) observer.message(warning);
+}
+
 void run_alone(const Flags& flags) {
   StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once);  // first: while the model loads it counts as well
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
@@ -54,6 +62,7 @@ void run_alone(const Flags& flags) {
   Observer observer = printer.observer();
   observer.on_stall = [](const std::string& line) { say(stderr, line); };
   stop.watch(observer);
+  warn_of_crowd(recipe, 1, observer);
   train(flags, recipe, rank.context(), observer);
 }
 
@@ -90,6 +99,7 @@ void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSi
     observer.message(session.description() + ", " + count_text(rank.threads, "thread") + " each");
   }
   stop->watch(observer);
+  warn_of_crowd(recipe, session.ranks_here(), observer);
   train(flags, recipe, rank, observer);
 }
 

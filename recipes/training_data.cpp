@@ -1,6 +1,7 @@
 #include "nibble/recipes/training_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "nibble/core/base/philox.h"
@@ -32,6 +33,21 @@ void say(const Observer& observer, const Recipe& recipe, const DatasetReport& re
   add(report.hidden_parts, "without parts that the template does not show");
   observer.message(line);
   for (const std::string& warning : report.warnings) observer.message("warning: " + warning);
+}
+
+// Where weights say that samples are taken more or less often than once.
+void say_weighted(const Observer& observer, const Recipe& recipe, const Dataset& dataset) {
+  const std::vector<double>& weights = dataset.weights();
+  if (std::ranges::all_of(weights, [](double weight) { return weight == 1; })) return;
+  double samples = 0, tokens = 0;
+  dataset.for_each([&](int64_t, const SampleInfo& sample) {
+    samples += weights.at(sample.source);
+    tokens += weights.at(sample.source) * sample.length;
+  });
+  DatasetReport taken;
+  taken.samples = std::llround(samples);
+  taken.tokens = std::llround(tokens);
+  observer.message("an epoch takes " + counts_text(recipe, taken) + ", by the weights in data.train");
 }
 
 // A beginner's small file in packed sequences is a handful of steps, of which warm-up may take all.
@@ -155,6 +171,7 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     const std::string warning = check_groups(train, recipe.objective);
     if (!warning.empty()) observer.message("warning: " + warning);
   }
+  say_weighted(observer, recipe, train);
   train_.emplace(std::move(train), batching);
   const bool in_file_order = !options.shuffle && !options.pack;
   train_samples_.emplace(recipe.objective, train_->dataset(), recipe.data.max_length,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/text/chat/turn_ends.h"
 
 namespace nibble {
 
@@ -28,6 +29,7 @@ MergeReport merge_adapter(const TensorSource& base, const PeftAdapter& adapter, 
   }
   writer.write_text("config.json", source.config);
   copy_merged_companions(base, adapter, writer.path());
+  complete_end_ids(writer.path());
   writer.finish();
   return merged.report();
 }

@@ -1,6 +1,7 @@
 #include "nibble/adapters/peft/peft_directory.h"
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "nibble/adapters/peft/peft_config.h"
@@ -92,6 +93,11 @@ void check_files(const fs::path& directory) {
                    "the adapter is incomplete: save it again");
 }
 
+// JSON's escapes are Python's too.
+std::string python_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string model_card(const AdapterOptions& options, const AdapterCompanions& companions) {
   const std::string& base = options.base_model;
   std::string card = "---\n";
@@ -108,7 +114,8 @@ std::string model_card(const AdapterOptions& options, const AdapterCompanions& c
     settings = "quantization = BitsAndBytesConfig(" + companions.bits_and_bytes + ")\n";
     how = ", quantization_config=quantization";
   }
-  card += imports + "\n\n" + settings + "model = AutoModelForCausalLM.from_pretrained(\"" + base + "\"" + how + ")\n";
+  card +=
+      imports + "\n\n" + settings + "model = AutoModelForCausalLM.from_pretrained(" + python_text(base) + how + ")\n";
   if (companions.rows > 0) {
     card += "model.resize_token_embeddings(" + std::to_string(companions.rows) +
             ")  # tokens were added to the tokenizer\n";

@@ -11,6 +11,7 @@
 #include "nibble/core/base/machine.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/config/recipe.h"
+#include "nibble/recipes/config/shipped.h"
 #include "nibble/recipes/config/sweep.h"
 
 namespace nibble::cli {
@@ -82,6 +83,16 @@ std::string words_of(const CLI::Option* option) {
   return words;
 }
 
+// What the first word of recipes cat and cp may be.
+std::string names_of_recipes() {
+  std::vector<std::string> names;
+  for (const ShippedRecipe& recipe : shipped_recipes()) names.emplace_back(recipe.name);
+  for (const PublishedModel& model : published_models()) {
+    for (const auto& [kind, plan] : model.plans) names.push_back(model.name + "-" + kind);
+  }
+  return joined(names, " ");
+}
+
 std::string bash_completion(const CLI::App& app) {
   std::string commands, cases, keys, short_keys, values, flag_values;
   for_each_command(&app, "", [&](const std::string& path, const CLI::App* command) {
@@ -114,7 +125,7 @@ std::string bash_completion(const CLI::App& app) {
   return "# bash completion of nibble; made by `nibble completion bash`\n"
          "_nibble() {\n"
          "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-         "  local command= key= flag= prefix= takes_keys= next word words=\n"
+         "  local command= key= flag= prefix= takes_keys= takes_names= next word words=\n"
          "  local keys=\"" +
          keys + "\" short_keys=\"" + short_keys +
          "\"\n"
@@ -142,7 +153,11 @@ std::string bash_completion(const CLI::App& app) {
          "  case \"$command\" in\n    \"\") words=\"" +
          joined(names_of(children(&app)), " ") + " --help --version\" ;;\n" + cases +
          "  esac\n"
+         "  case \"$command\" in \"recipes cat\"|\"recipes cp\") words+=\" " +
+         names_of_recipes() +
+         "\" takes_names=1 ;; esac\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
+         "  [[ -n $takes_names && ${#COMPREPLY[@]} -gt 0 ]] && return  # no files beside them\n"
          "  [[ $current == -* ]] && return\n"
          "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
          "  [[ -n $takes_keys ]] || return\n"
@@ -182,7 +197,9 @@ std::string fish_completion(const CLI::App& app) {
       }
     }
   }
-  return text;
+  return text +
+         "complete -c nibble -n '__fish_seen_subcommand_from recipes; and __fish_seen_subcommand_from cat cp' -a '" +
+         names_of_recipes() + "'\n";
 }
 
 // Text as roff: what roff would read as its own is escaped.

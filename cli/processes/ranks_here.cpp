@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+
+#include "nibble/core/base/readable.h"
 
 namespace nibble::cli {
 
@@ -44,6 +47,14 @@ bool catches(pid_t process, int signal) {
     if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
   }
   return false;
+}
+
+std::string crowd_warning(int ranks, int threads) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (cores == 0 || int64_t{ranks} * threads <= cores) return "";
+  const std::string each = count_text(threads, "thread");
+  return "warning: " + (ranks > 1 ? count_text(ranks, "rank") + " with " + each + " each share " : each + " share ") +
+         count_text(cores, "core");
 }
 
 void RanksHere::look() {

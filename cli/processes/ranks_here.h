@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 namespace nibble::cli {
@@ -14,6 +15,9 @@ std::vector<pid_t> ranks_started_by(pid_t launcher);
 
 /// Whether `process` has a handler for `signal`.
 bool catches(pid_t process, int signal);
+
+/// A warning where so many threads of so many ranks have fewer cores here; empty where they have enough.
+std::string crowd_warning(int ranks, int threads);
 
 /// Notices that a rank of `launcher` is gone.
 class RanksHere {

@@ -250,6 +250,11 @@ void fill_defaults(const Document& document, Recipe& recipe) {
   if (!recipe.train.epochs && !recipe.train.steps) recipe.train.epochs = 1;
 }
 
+// What an adapter that is continued has, its directory says, but for what the recipe gives and for the dropout.
+bool says(const AdapterRecipe& adapter, const std::string& key) {
+  return adapter.path.empty() || key == "lora_dropout" || std::ranges::count(adapter.given, key) > 0;
+}
+
 }  // namespace
 
 DType ModelRecipe::dtype() const {
@@ -357,7 +362,7 @@ std::string to_json(const Recipe& recipe) {
   for (const RecipeField& field : recipe_fields()) {
     const size_t dot = field.name.find('.');
     const std::string section = field.name.substr(0, dot);
-    if (section == "adapter" && !recipe.adapter) continue;
+    if (section == "adapter" && !(recipe.adapter && says(*recipe.adapter, field.name.substr(dot + 1)))) continue;
     if (section == "objective" && !recipe.is_preference()) continue;
     if (field.applies && !field.applies(recipe)) continue;
     const Json value = field.write(copy);

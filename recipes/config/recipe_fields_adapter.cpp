@@ -142,7 +142,9 @@ RecipeField layers_field() {
 std::vector<RecipeField> adapter_fields() {
   std::vector<RecipeField> fields = {
       choice_field("adapter.type", {{"lora", "lora"}}, &AdapterRecipe::type, "kind of adapter"),
-      text_field("adapter.path", "a PEFT directory or a run's", &AdapterRecipe::path, "continue training this adapter"),
+      text_field("adapter.path", "a PEFT directory or a run's", &AdapterRecipe::path,
+                 "continue training this adapter; other keys that are given must be as in its adapter_config.json, but "
+                 "for lora_dropout"),
       integer_field("adapter.r", 1, 1 << 16, &AdapterOptions::r, "rank"),
       number_field("adapter.lora_alpha", 0, std::numeric_limits<double>::infinity(), &AdapterOptions::lora_alpha,
                    "the adapter counts lora_alpha / r"),

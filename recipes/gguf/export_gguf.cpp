@@ -280,9 +280,9 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   Exporter exporter(base, config, mix, std::move(mxfp4), rank.pool);
   std::optional<AtomicFile> modelfile;  // what keeps it from being written is known before the model is
   if (!request.modelfile.empty()) {
-    const fs::path beside = fs::absolute(request.modelfile).parent_path();
-    const fs::path file = fs::absolute(request.out).lexically_proximate(beside);
-    modelfile.emplace(request.modelfile).write(ollama_modelfile(file, tokenizer.string()));
+    const fs::path target = fs::absolute(request.modelfile);
+    const fs::path file = fs::absolute(request.out).lexically_proximate(target.parent_path());
+    modelfile.emplace(request.modelfile).write(ollama_modelfile(target.filename(), file, tokenizer.string()));
   }
   GgufWriter writer(request.out, metadata, exporter.tensors(), request.replace);
   exporter.write(writer);

@@ -9,6 +9,8 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
@@ -167,8 +169,10 @@ std::string ollama_template(const ChatTemplate& chat_template, const std::string
          literal(form->after_answer) + "{{ end }}{{ end }}";
 }
 
-std::string ollama_modelfile(const std::filesystem::path& file, const std::filesystem::path& model) {
-  std::string text = std::string(kModelfileMark) + "; ollama create NAME -f Modelfile\nFROM " +
+std::string ollama_modelfile(const std::string& name, const std::filesystem::path& file,
+                             const std::filesystem::path& model) {
+  std::string text = std::string(kModelfileMark) + "; " +
+                     visible_text(shell_line({"ollama", "create", "NAME", "-f", name})) + "\nFROM " +
                      (file.is_absolute() ? file : "." / file).string() + "\n";
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(model.string());
   if (!tokenizer) return text + sampling(model);

@@ -16,11 +16,12 @@ namespace nibble {
 /// contents stays; tools are not in it.
 std::string ollama_template(const ChatTemplate& chat_template, const std::string& bos);
 
-/// The Modelfile for `file`, named relative to where it will lie: FROM, TEMPLATE, `stop` parameters, and temperature,
-/// top_k, top_p, min_p and repeat_penalty as the model's generation_config.json says. `model` is the directory of the
-/// exported model. A model without a chat template has no TEMPLATE line; of one that has no form in Ollama a comment
-/// says so. Throws as load_tokenizer.
-std::string ollama_modelfile(const std::filesystem::path& file, const std::filesystem::path& model);
+/// The Modelfile, to be called `name`, for `file`, named relative to where it will lie: FROM, TEMPLATE, `stop`
+/// parameters, and temperature, top_k, top_p, min_p and repeat_penalty as the model's generation_config.json says.
+/// `model` is the directory of the exported model. A model without a chat template has no TEMPLATE line; of one that
+/// has no form in Ollama a comment says so. Throws as load_tokenizer.
+std::string ollama_modelfile(const std::string& name, const std::filesystem::path& file,
+                             const std::filesystem::path& model);
 
 /// The first line of every Modelfile that is written.
 inline constexpr std::string_view kModelfileMark = "# written by nibble export";

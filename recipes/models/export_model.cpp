@@ -13,6 +13,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
+#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/parallel/pipeline/collect.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/tensor/global_tensor.h"
@@ -126,6 +127,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
     write_json_file(writer->path() / "config.json", config);
     copy_companions(companions, writer->path());
     if (!chat_template.empty()) writer->write_text("chat_template.jinja", chat_template_source(chat_template));
+    if (model.config().score_labels == 0) complete_end_ids(writer->path());
     writer->finish();
     written.emplace(target);
   }

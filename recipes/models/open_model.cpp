@@ -21,29 +21,12 @@
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/models/arithmetic.h"
+#include "nibble/recipes/models/continued_adapter.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble {
 
 namespace {
-
-// Keys that the recipe gives must say what the directory says; the shape of an adapter cannot be changed.
-void require_agreement(const AdapterRecipe& recipe, const PeftAdapter& adapter) {
-  const AdapterOptions &asked = recipe.options, &has = adapter.options;
-  const auto refuse = [&](const std::string& key) {
-    throw UsageError(key + " differs from the adapter_config.json of " + adapter.directory.string(),
-                     "leave the key out or give the same value", "adapter." + key);
-  };
-  for (const std::string& key : recipe.given) {
-    if (key == "r" && asked.r != has.r) refuse(key);
-    if (key == "lora_alpha" && asked.lora_alpha != has.lora_alpha) refuse(key);
-    if (key == "use_rslora" && asked.use_rslora != has.use_rslora) refuse(key);
-    if (key == "use_dora" && asked.use_dora != has.use_dora) refuse(key);
-    if (key == "lora_bias" && asked.lora_bias != has.lora_bias) refuse(key);
-    if (key == "bias" && asked.bias != has.bias) refuse(key);
-    if (key == "modules_to_save" && asked.modules_to_save != has.modules_to_save) refuse(key);
-  }
-}
 
 // The weights of a 16- or 32-bit directory as they were before they were quantized on the way.
 OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
@@ -134,7 +117,6 @@ AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const Adap
     attached = attach_adapter(model, options, rank, original_weights(base, rank));
   } else {
     PeftAdapter adapter = read_peft_directory(recipe.path);
-    require_agreement(recipe, adapter);
     adapter.options.lora_dropout = recipe.options.lora_dropout;  // how to train is the recipe's to say
     attached = load_adapter(model, adapter, true, rank);
   }
@@ -222,6 +204,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   check_experts(config, recipe.parallel.experts);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
+  const DecoderConfig base = config;
   config.vocab_size = rows;
   AdapterPlan plan;
   AdapterOptions options = adapter.options;
@@ -230,8 +213,8 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
     if (adapter.options.lora_bias) refuse_bias_without_place(config, plan);
   } else {
     const PeftAdapter stored = read_peft_directory(adapter.path);
-    require_agreement(adapter, stored);
     plan = plan_adapter(config, stored, split);
+    check_continued(adapter, stored, base);
     options = stored.options;
   }
   if (recipe.parallel.experts > 1) check_spread_experts(config, plan, options, recipe.optimizer.type);

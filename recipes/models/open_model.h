@@ -32,8 +32,8 @@ Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers 
 void use_int8(Decoder& model, RankContext& rank);
 
 /// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
-/// nothing without an adapter. Throws what training would throw for names, options and what the ranks' layout has no
-/// place for, before any weight is read.
+/// nothing without an adapter. Throws what training would throw for names, options (also check_continued) and what the
+/// ranks' layout has no place for, before any weight is read.
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows);
 
 /// The teacher of a recipe that distills, as open_base takes it: in 4 bits where its files are, or else as they are.
@@ -42,7 +42,7 @@ ModelRecipe teacher_of(const Recipe& recipe);
 void check_teacher(const Recipe& recipe, int64_t rows);
 
 /// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
-/// matches or keys that the recipe gives contradict the directory's; InputError when the directory does not fit.
+/// matches; InputError when the directory does not fit.
 AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,
                              const Observer& observer);
 

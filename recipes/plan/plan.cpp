@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/base/readable.h"
@@ -83,6 +84,16 @@ Json layout_json(const PlannedLayout& planned) {
   return json;
 }
 
+// As the run would be refused; "auto" is what choose_layout finds.
+void check_ranks(const PlanLayout& layout, int64_t ranks) {
+  const int64_t given = layout.mesh.ranks();
+  if (given <= 1 || given == ranks) return;
+  throw UsageError("pipeline x replicate x shard x tensor is " + std::to_string(given) + " (" + describe(layout) +
+                       "), the plan is for " + count_text(ranks, "rank"),
+                   "plan with -n " + std::to_string(given) + ", change the degrees, or set some to \"auto\"",
+                   "parallel");
+}
+
 std::string explain(const RecipePlan& plan) {
   if (plan.budget == 0) return "no budget was given (--max-memory): " + plan.ladder.front().rung + " comes first";
   std::string before;
@@ -127,6 +138,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
   plan.job = job;
   const PlanLayout layout = plan_layout(recipe);
   plan.ranks = request.ranks > 0 ? request.ranks : std::max<int64_t>(1, layout.mesh.ranks());
+  check_ranks(layout, plan.ranks);
   plan.threads = request.threads > 0 ? request.threads : static_cast<int>(recipe.train.threads);
   if (plan.threads == 0) plan.threads = std::max(1, threads() / static_cast<int>(std::min<int64_t>(plan.ranks, 4096)));
   LayoutCosts costs{.threads = plan.threads, .budget = request.budget};
@@ -147,7 +159,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
     plan.asked = plan_layout_costs(plan.job, layout, costs);
   } else if (matches || layout.mesh.ranks() == 0) {
     plan.asked = choose_layout(plan.job, layout, plan.ranks, given, costs);
-  } else {  // another number of ranks than the recipe's
+  } else {  // no degree is given
     plan.asked = choose_layout(plan.job, layout, plan.ranks, {.tensor = 1, .recompute_is_free = free_recompute}, costs);
   }
   plan.ladder = walk_ladder(plan.job, layout, plan.ranks, costs);

@@ -46,7 +46,8 @@ struct RecipePlan {
   const PlannedLayout* first_fit() const;
 };
 
-/// Reads config.json and headers of weight files, never weights. Throws as plan_job and choose_layout.
+/// Reads config.json and headers of weight files, never weights. Throws as plan_job and choose_layout, and UsageError
+/// for degrees whose product is another number of ranks.
 RecipePlan plan_recipe(const Recipe& recipe, const PlanRequest& request = {});
 RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanRequest& request);
 

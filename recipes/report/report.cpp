@@ -61,8 +61,9 @@ std::string method_and_base(const RunLog& log) {
   const bool packed = !four.empty() && four != "none";
   std::string output = !init.empty() ? "Pretraining " + init : "";
   if (init.empty() && !text(recipe, "/adapter").empty()) {
-    output = (packed ? "QLoRA (" + four + ", r " : "LoRA (r ") + text(recipe, "/adapter/r") + ", lora_alpha " +
-             text(recipe, "/adapter/lora_alpha") + ") on " + path;
+    std::string what = "r " + text(recipe, "/adapter/r") + ", lora_alpha " + text(recipe, "/adapter/lora_alpha");
+    if (const std::string from = text(recipe, "/adapter/path"); !from.empty()) what = "continued from " + from;
+    output = (packed ? "QLoRA (" + four + ", " : "LoRA (") + what + ") on " + path;
   } else if (init.empty()) {
     output = "Full fine-tuning of " + path;
   }

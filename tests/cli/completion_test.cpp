@@ -34,6 +34,12 @@ TEST(Completion, CommandsAndFlags) {
   EXPECT_EQ(completed("nibble train --pro", 2), " --profile ");
 }
 
+TEST(Completion, NamesOfRecipes) {
+  EXPECT_EQ(completed("nibble recipes cp ql", 3), " qlora ");
+  EXPECT_THAT(completed("nibble recipes cat llama-3.2-1b-q", 3), HasSubstr(" llama-3.2-1b-qlora "));
+  EXPECT_EQ(completed("nibble recipes cp qlora /et", 4), " /etc ") << "the file to write";
+}
+
 TEST(Completion, KeysOfRecipes) {
   EXPECT_EQ(completed("nibble train r.json train.gradi", 3), " train.gradient_sum= train.gradient_checkpointing= ");
   EXPECT_THAT(completed("nibble plan r.json optim", 3), HasSubstr(" optimizer.lr= "));

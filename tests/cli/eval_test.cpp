@@ -43,6 +43,20 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
 }
 
 // The columns of a GRPO run's prompts, and of a file that no format fits.
+// The config that the run began with has no end.
+TEST_F(Eval, WhatIsGeneratedEndsWhereTheTokenizerEndsAText) {
+  const auto generated = [&] { return run("generate --model run/model --prompt What? --max-new-tokens 40").text; };
+  EXPECT_EQ(generated(), "What? It is\n#### 7\n");
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    const auto file = root_ / "run/model" / name;
+    json config = json::parse(test::read_bytes(file));
+    EXPECT_EQ(config["eos_token_id"], 2) << name;
+    config.erase("eos_token_id");
+    test::write_bytes(file, config.dump());
+  }
+  EXPECT_EQ(generated(), "What? It is\n#### 7\n");
+}
+
 TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
   test::write_bytes(root_ / "p.jsonl", R"({"prompt": "What?", "answer": " It is\n#### 7"})");
   test::write_bytes(root_ / "qa.csv", "ask,good,bad\nWhat?,It is,No\n");

@@ -58,6 +58,10 @@ TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   const Said again = run(words);
   EXPECT_EQ(again.code, 0) << again.text;
   EXPECT_TRUE(exists(root_ / "m.gguf") && exists(root_ / "out/Modelfile"));
+  EXPECT_NE(
+      run("export --model wide --out n.gguf --modelfile 'out/a b'").text.find("ollama create NAME -f 'out/a b'\n"),
+      std::string::npos)
+      << "as a shell reads it";
   EXPECT_EQ(run("report run --out page.html --plots m.gguf/plots").code, 4);
   EXPECT_FALSE(exists(root_ / "page.html"));
 }

@@ -95,6 +95,8 @@ TEST_F(Names, AnAdapterAloneNamesTheModelOfEveryCommand) {
     EXPECT_EQ(none.code, 2) << command;
     EXPECT_THAT(none.text, HasSubstr("error: --model is required")) << command;
   }
+  const Said combined = run("combine --adapter run --weight 1 --adapter run/adapter --weight 1 --out both");
+  EXPECT_EQ(combined.code, 0) << combined.text;
 }
 
 TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -28,6 +30,13 @@ TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
   EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
   EXPECT_THAT(run("train r.yaml train.gradient_checkpointing=auto --max-memory 12MiB").text,
               HasSubstr("\nwarning: recomputing "));
+}
+
+TEST_F(PlanProgram, MoreThreadsThanCoresAreSaid) {
+  const std::string cores = std::to_string(std::thread::hardware_concurrency());
+  const std::string threads = std::to_string(std::thread::hardware_concurrency() + 1);
+  EXPECT_THAT(run("train r.yaml train.threads=" + threads).text,
+              HasSubstr("warning: " + threads + " threads share " + cores + " core"));
 }
 
 TEST_F(PlanProgram, ARunOfOneStepTakesTheTimeOfAStep) {

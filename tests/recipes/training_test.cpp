@@ -297,6 +297,40 @@ TEST(Pretraining, LeavesTheTokenizerThatItTrained) {
   EXPECT_EQ(test::read_bytes(job.out() / "model" / "tokenizer.model"), trained);
 }
 
+// Whoever generates with the model reads these files.
+TEST(FullRun, LeavesAModelThatEndsWhereTheTokenizerDoes) {
+  Job job;
+  const fs::path base = test::data_path("stories-llama"), tokenizer = job.directory.path() / "tokenizer";
+  const fs::path data = job.directory.path() / "stories.jsonl";
+  fs::create_directory(tokenizer);
+  fs::copy_file(base / "tokenizer.model", tokenizer / "tokenizer.model");
+  test::write_bytes(tokenizer / "tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "<s>"})");
+  test::write_bytes(data, json{{"text", "A small blue hat."}}.dump() + "\n");
+  job.run({{"model", {{"path", base.string()}, {"tokenizer", tokenizer.string()}}},
+           {"data", {{"train", data.string()}, {"max_length", 32}}},
+           {"train", {{"steps", 1}}}});
+  EXPECT_EQ(json::parse(std::ifstream(job.out() / "model/config.json"))["eos_token_id"], 1);
+  EXPECT_EQ(json::parse(std::ifstream(job.out() / "model/generation_config.json"))["eos_token_id"], json({1, 2}));
+}
+
+TEST(WeightsOfData, AreToldByWhatAnEpochTakes) {
+  Job job;
+  const std::string rows = json{{"input_ids", {5, 6, 7}}}.dump() + "\n" + json{{"input_ids", {8, 9, 10}}}.dump() + "\n";
+  for (const char* name : {"half.jsonl", "twice.jsonl"}) test::write_bytes(job.directory.path() / name, rows);
+  const auto source = [&](const char* name, double weight) {
+    return json{{"path", (job.directory.path() / name).string()}, {"weight", weight}};
+  };
+  job.run({{"model", {{"path", test::data_path("stories-llama").string()}}},
+           {"adapter", {{"r", 2}}},
+           {"data", {{"train", {source("half.jsonl", 0.5), source("twice.jsonl", 2)}}, {"format", "tokens"}}},
+           {"train", {{"steps", 1}}}});
+  const auto told = [&](const std::string& begin) {
+    return std::ranges::any_of(job.messages, [&](const std::string& line) { return line.starts_with(begin); });
+  };
+  EXPECT_TRUE(told("training data: 4 samples, 12 tokens, "));
+  EXPECT_TRUE(told("an epoch takes 5 samples, 15 tokens, by the weights in data.train"));
+}
+
 // A tokenizer of `count` words, "w0" and so on.
 void write_words(const fs::path& path, int64_t count) {
   json words;

@@ -7,6 +7,7 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/adapters/golden.h"
 
@@ -88,6 +89,22 @@ TEST_F(MergeTest, Bf16IsRoundedOnceAndFilesStandBesideIt) {
   for (const char* file : {"generation_config.json", "tokenizer.model", "tokenizer_config.json"}) {
     EXPECT_EQ(fs::exists(model / file), fs::exists(root / "bf16" / file)) << file;
   }
+}
+
+// As TRL leaves it: whoever generates with the result reads these two files.
+TEST_F(MergeTest, TheModelEndsWhereTheAdaptersTokenizerDoes) {
+  const fs::path golden = test::data_path("lora-golden"), model = test::data_path("stories-llama");
+  PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
+  adapter.directory = root / "tokenizer";
+  fs::create_directory(adapter.directory);
+  copy_tokenizer_files(model, adapter.directory);
+  nlohmann::json settings = read_json_file(adapter.directory / "tokenizer_config.json");
+  settings["eos_token"] = "<s>";
+  write_json_file(adapter.directory / "tokenizer_config.json", settings);
+  const CheckpointDir checkpoint(model);
+  merge_adapter(plain_source(checkpoint), adapter, root / "merged", {}, pool);
+  EXPECT_EQ(read_json_file(root / "merged/config.json")["eos_token_id"], 1);
+  EXPECT_EQ(read_json_file(root / "merged/generation_config.json")["eos_token_id"], nlohmann::json({1, 2}));
 }
 
 TEST_F(MergeTest, ShardsAndUnpackedConfigAreWhatTransformersReads) {

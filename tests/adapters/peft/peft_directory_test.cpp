@@ -119,6 +119,8 @@ TEST_F(PeftDirectoryTest, ACardLoadsTheBaseAsTheRunHeldIt) {
                         "model = AutoModelForCausalLM.from_pretrained(\"meta/some-model\", "
                         "quantization_config=quantization)\n"
                         "model.resize_token_embeddings(7)"));
+  options.base_model = R"(/my "new" \base)";
+  EXPECT_THAT(card({}), HasSubstr(R"(from_pretrained("/my \"new\" \\base"))"));
 }
 
 TEST_F(PeftDirectoryTest, TheConfigHasTheKeysThatPeftWrites) {

@@ -155,6 +155,14 @@ TEST_F(PlannedRun, AFourBitBaseFitsWhereASixteenBitOneDoesNot) {
   EXPECT_NEAR(base / (0.516 * 68.4e9 + 2 * 2 * 32000 * 8192), 1, 0.02);
 }
 
+// As the run is, instead of a plan of other degrees.
+TEST_F(PlannedRun, DegreesOfAnotherNumberOfRanksAreRefused) {
+  const Recipe asked = recipe({{"parallel", {{"shard", 16}}}});
+  EXPECT_EQ(test::error_of<UsageError>([&] { plan_recipe(asked, cluster()); }),
+            "parallel: pipeline x replicate x shard x tensor is 16 (shard 16, zero 3), the plan is for 64 ranks; plan "
+            "with -n 16, change the degrees, or set some to \"auto\"");
+}
+
 TEST_F(PlannedRun, BytesOnTheWireAreTheFormulas) {
   const auto values = static_cast<double>(plan_recipe(recipe(), cluster()).job.model.weights());
   const auto sent = [&](const json& parallel) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "nibble/core/base/error.h"
@@ -254,6 +255,14 @@ TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
   EXPECT_EQ(fixed_settings(with({"optimizer.schedule=constant", "train.steps=5"})),
             fixed_settings(with({"optimizer.schedule=constant", "train.steps=50"})))
       << "a run with a constant rate may be made longer";
+}
+
+// The other keys would be those of a new adapter.
+TEST(Recipe, OfAContinuedAdapterOnlyWhatIsGivenIsWritten) {
+  const Recipe recipe = with({"adapter.path=runs/a", "adapter.r=4"});
+  const std::string text = to_json(recipe);
+  EXPECT_EQ(nlohmann::json::parse(text)["adapter"].dump(), R"({"lora_dropout":0.0,"path":"runs/a","r":4})");
+  EXPECT_EQ(to_json(parse_recipe(text, "r.json")), text);
 }
 
 TEST(Recipe, EveryKeyIsDescribedOnce) {

@@ -71,8 +71,8 @@ TEST(OllamaModelfile, HasTheTemplateTheEndsAndTheSamplingOfTheModel) {
                     R"({"id": 0, "content": "<s>", "special": true}, {"id": 1, "content": "</s>", "special": true},)"
                     R"({"id": 3, "content": "<|end|>", "special": true}], "model": {"type": "BPE", "vocab": )"
                     R"({"<s>": 0, "</s>": 1, "a": 2, "<|end|>": 3, "b": 4}, "merges": []}})");
-  const std::string result = ollama_modelfile("m.gguf", model.path());
-  EXPECT_THAT(result, HasSubstr("\nFROM ./m.gguf\n"));
+  const std::string result = ollama_modelfile("Model's file", "m.gguf", model.path());
+  EXPECT_THAT(result, HasSubstr("; ollama create NAME -f 'Model'\\''s file'\nFROM ./m.gguf\n"));
   EXPECT_THAT(result, HasSubstr("\nTEMPLATE \"\"\"{{ if .System }}<|system|>{{ .System }}<|end|><|user|>"));
   EXPECT_THAT(result, HasSubstr("\nPARAMETER stop \"\"\"<|end|>\"\"\"\nPARAMETER stop \"\"\"</s>\"\"\"\n"));
   EXPECT_THAT(result, HasSubstr("\nPARAMETER temperature 0.6\nPARAMETER top_k 40\nPARAMETER top_p 0.9\n"));

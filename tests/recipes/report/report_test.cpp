@@ -158,6 +158,9 @@ TEST(Report, BeginsWithTheMethodAndTheBase) {
   EXPECT_NE(page.find("<p>QLoRA (nf4, r 8, lora_alpha 16) on models/llama (LlamaForCausalLM, 134,515,008 parameters, "
                       "1% of them trained)</p>"),
             std::string::npos);
+  test::write_bytes(directory / "a" / "recipe.json", R"({"model": {"path": "llama"}, "adapter": {"path": "runs/b"}})");
+  EXPECT_NE(report_page(read_run_log(directory / "a")).find("<p>LoRA (continued from runs/b) on llama ("),
+            std::string::npos);
   test::write_bytes(directory / "a" / "recipe.json", R"({"model": {"path": "llama", "quantize": "none"},
                     "adapter": null})");
   EXPECT_NE(report_page(read_run_log(directory / "a")).find("<p>Full fine-tuning of llama ("), std::string::npos);
