@@ -1,5 +1,8 @@
 // nibble chat: a conversation in the terminal.
 
+#include <signal.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -10,6 +13,8 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/line_reader.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/text/matching/stop_text.h"
@@ -27,17 +32,42 @@ struct Flags {
 };
 
 constexpr const char* kHelp =
-    "/adapter on|off  answer with the adapter or without it\n"
+    "/adapter on|off  answer with the adapter or without it (/adapter alone: change that)\n"
     "/again           forget the last answer and answer again\n"
     "/reset           forget the conversation\n"
     "/system TEXT     forget the conversation and start with this system message\n"
-    "/quit            end (an empty line, exit, quit or Ctrl-D as well)\n";
+    "/quit            end (an empty line, exit, quit or Ctrl-D as well)\n"
+    "Ctrl-C ends the answer that is written.\n";
+
+volatile sig_atomic_t end_answer = 0;  // a signal handler has no other way
+
+/// While it lives, Ctrl-C sets end_answer; a second one ends the program.
+class CtrlC {
+ public:
+  CtrlC() {
+    end_answer = 0;
+    sigaction(SIGINT, nullptr, &former_);
+    if (former_.sa_handler == SIG_IGN) return;
+    struct sigaction action {};
+    action.sa_handler = [](int) { end_answer = 1; };
+    sigemptyset(&action.sa_mask);
+    action.sa_flags = SA_RESTART | SA_RESETHAND;
+    sigaction(SIGINT, &action, nullptr);
+  }
+  ~CtrlC() { sigaction(SIGINT, &former_, nullptr); }
+  CtrlC(const CtrlC&) = delete;
+  CtrlC& operator=(const CtrlC&) = delete;
+
+ private:
+  struct sigaction former_ {};
+};
 
 /// A conversation, and the model that answers: with the adapter, or the base alone.
 class Chat {
  public:
-  explicit Chat(Flags flags)
+  Chat(Flags flags, bool on_a_terminal)
       : flags_(std::move(flags)),
+        on_a_terminal_(on_a_terminal),
         text_(text_source(flags_.model, flags_.chat_template)),
         tokenizer_(load_tokenizer(text_.tokenizer)),
         template_(open_chat_template(text_.chat_template, *tokenizer_)),
@@ -47,41 +77,50 @@ class Chat {
     for (const std::string& warning : missing_mark_warnings(text_.chat_template, encoder)) cli::say(stderr, warning);
     warn_of_other_base(flags_.model);
     find_end_of_turn();
-    open();
+    open(adapter_on_);
     reset();
   }
 
-  /// False when the conversation is over.
+  /// False when the conversation is over. An error is told, and leaves the conversation as it was.
   bool take(const std::string& line);
+  /// Of take().
+  int64_t errors() const { return errors_; }
 
  private:
-  void open();
+  void open(bool with_adapter);
   void find_end_of_turn();
   void reset();
   void answer();
+  bool base_knows_template() const;
   bool command(const std::string& line);
   void switch_adapter(const std::string& state);
 
   Flags flags_;
+  bool on_a_terminal_;
+  int64_t errors_ = 0;
   TextSource text_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;
   LocalRank rank_;
   bool adapter_on_;
   std::optional<Decoder> model_;
+  int64_t base_vocabulary_ = 0;
   bool base_changed_ = false;      // by the adapter: the base alone is another model
   std::optional<int32_t> end_id_;  // the special token that ends a turn
   std::string end_text_;           // or the text that does where it is none
   Conversation conversation_;
 };
 
-void Chat::open() {
+void Chat::open(bool with_adapter) {
   use_arithmetic(flags_.model.base);
-  model_.emplace(open_base(flags_.model.base, rank_.context()));
-  if (adapter_on_) {
+  Decoder model = open_base(flags_.model.base, rank_.context());
+  base_vocabulary_ = model.config().vocab_size;
+  if (with_adapter) {
     const PeftAdapter adapter = read_peft_directory(flags_.model.adapter);
-    base_changed_ = load_adapter(*model_, adapter, false, rank_.context()).base_changed;
+    base_changed_ = load_adapter(model, adapter, false, rank_.context()).base_changed;
   }
+  model_.emplace(std::move(model));
+  adapter_on_ = with_adapter;
   flags_.options.stop_ids = model_->config().eos_ids;
   if (tokenizer_->eos_id()) flags_.options.stop_ids.push_back(*tokenizer_->eos_id());
   if (end_id_) flags_.options.stop_ids.push_back(*end_id_);
@@ -106,7 +145,17 @@ void Chat::reset() {
 void Chat::answer() {
   const StepContext step{
       .rank = rank_.context(), .compute_dtype = flags_.model.base.dtype(), .adapters_enabled = adapter_on_};
-  const std::string prompt = template_->render(conversation_, true).text;
+  const std::vector<int32_t> prompt = tokenizer_->encode(template_->render(conversation_, true).text, false);
+  const int64_t limit = text_limit(model_->config());
+  int64_t length = static_cast<int64_t>(prompt.size());
+  if (length >= limit) {
+    throw InputError("the conversation",
+                     "has " + std::to_string(length) + " tokens with this message, the model holds " +
+                         std::to_string(limit) + " positions",
+                     "the message is left out: shorten it, or forget the conversation with /reset");
+  }
+  std::optional<CtrlC> stop;
+  if (on_a_terminal_) stop.emplace();
   StreamDecoder stream(*tokenizer_);
   StopText end(end_text_);
   std::string text;
@@ -115,12 +164,23 @@ void Chat::answer() {
     std::fputs(for_stream(stdout, piece).c_str(), stdout);
     return std::fflush(stdout) == 0;
   };
-  generate(*model_, tokenizer_->encode(prompt, false), flags_.options, step,
-           [&](int32_t id) { return say(end.push(stream.push(id))) && !end.found(); });
+  generate(*model_, prompt, flags_.options, step, [&](int32_t id) {
+    ++length;
+    return say(end.push(stream.push(id))) && !end.found() && !(stop && end_answer);
+  });
   say(end.push(stream.finish()));
   say(end.finish());
   std::puts("");
   conversation_.messages.push_back({.role = "assistant", .content = text});
+  if (length >= limit) {
+    cli::say(stderr, "the model's " + std::to_string(limit) + " positions are full: /reset forgets the conversation");
+  }
+}
+
+// An adapter may bring tokens, which its chat template writes.
+bool Chat::base_knows_template() const {
+  const std::string text = template_->render({.messages = {{.role = "user", .content = "?"}}}, true).text;
+  return std::ranges::all_of(tokenizer_->encode(text, false), [&](int32_t id) { return id < base_vocabulary_; });
 }
 
 void Chat::switch_adapter(const std::string& state) {
@@ -131,9 +191,13 @@ void Chat::switch_adapter(const std::string& state) {
   if (!state.empty() && state != "on" && state != "off") {
     return say(stderr, "/adapter takes on or off, not " + state + "; alone it changes between them");
   }
-  const bool before = adapter_on_;
-  adapter_on_ = state.empty() ? !adapter_on_ : state == "on";
-  if (base_changed_ && adapter_on_ != before) open();
+  const bool on = state.empty() ? !adapter_on_ : state == "on";
+  if (!on && base_changed_ && !base_knows_template()) {
+    return say(stderr,
+               "the adapter stays on: the chat template writes tokens that came with it, and the base has none");
+  }
+  if (base_changed_ && on != adapter_on_) open(on);
+  adapter_on_ = on;
   std::fprintf(stderr, "the adapter is %s\n", adapter_on_ ? "on" : "off");
 }
 
@@ -166,19 +230,28 @@ bool Chat::command(const std::string& line) {
 
 bool Chat::take(const std::string& line) {
   if (line.empty() || line == "exit" || line == "quit") return false;
-  if (line.starts_with('/')) return command(line);
-  conversation_.messages.push_back({.role = "user", .content = line});
-  answer();
+  const Conversation before = conversation_;
+  try {
+    if (line.starts_with('/')) return command(line);
+    conversation_.messages.push_back({.role = "user", .content = line});
+    answer();
+  } catch (const Error& error) {
+    ++errors_;
+    conversation_ = before;
+    say_error(error.what());
+  }
   return true;
 }
 
 void run(const Flags& flags) {
-  Chat chat(flags);
   LineReader lines("> ");
+  Chat chat(flags, lines.on_a_terminal());
   if (lines.on_a_terminal()) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
   std::string line;
   while (lines.read(line) && chat.take(line)) {
   }
+  if (lines.on_a_terminal() || chat.errors() == 0) return;
+  throw InputError("", count_text(chat.errors(), "line") + " got no answer", "the errors above say why");
 }
 
 }  // namespace

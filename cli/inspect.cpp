@@ -10,7 +10,9 @@
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/text/unicode/visible_text.h"
@@ -109,7 +111,7 @@ ordered_json inspect_gguf(const fs::path& path) {
 }
 
 ordered_json inspect(const fs::path& path) {
-  if (!fs::exists(path)) throw IoError(path.string(), "does not exist", "check the path");
+  if (!fs::exists(path)) throw IoError(path.string(), "does not exist", missing_path_remedy(path.string(), ""));
   if (fs::is_directory(path)) {
     if (fs::exists(path / "manifest.json")) return inspect_checkpoint(path);
     if (fs::exists(path / "adapter_config.json")) return inspect_adapter(path);
@@ -153,12 +155,16 @@ void add_inspect_command(Command& nibble) {
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   Command command = nibble.subcommand("inspect", "What a file or directory is: shapes, dtypes, sizes, state");
-  command.option("path", *path, "Model, adapter, run or checkpoint directory; .safetensors, .gguf or .npy file")
+  command
+      .option(
+          "path", *path,
+          "Model, adapter, run or checkpoint directory, or ID in the Hugging Face cache; .safetensors, .gguf or .npy "
+          "file")
       .required();
   command.flag("--json", *json, "One JSON object on stdout");
   command.footer("Example: nibble inspect runs/mine/checkpoints/step-100");
   command.run([path, json] {
-    const ordered_json output = inspect(*path);
+    const ordered_json output = inspect(find_in_hub(*path, kHubModels));
     *json ? print_json(output) : print(output);
   });
 }

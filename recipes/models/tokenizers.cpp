@@ -54,7 +54,7 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
     return model_template({{"default", read_text_file(name)}}, name);
   if (!name.empty()) return builtin_chat_template(name, template_tokens(tokenizer));
   if (!roles.chat_templates.empty()) return model_template(roles.chat_templates, "chat_template");
-  throw UsageError("the model has no chat template",
+  throw InputError("", "the model has no chat template",
                    "name a built-in one (" + joined(builtin_chat_template_names()) +
                        ") or a .jinja file: --template NAME, in recipes data.template");
 }

@@ -26,7 +26,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
 std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids);
 
 /// The built-in template `name`, the template in the file `name`, or for "" the model's own. Throws UsageError for an
-/// unknown name, or for "" where the model has none, naming the built-in ones; InputError for a broken template.
+/// unknown name, InputError for "" where the model has none, both naming the built-in ones, and for a broken template.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer);
 
 /// The text of the Jinja template that open_chat_template(name) opens: the file's, or the built-in one's.

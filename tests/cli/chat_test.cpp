@@ -56,30 +56,45 @@ TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
   EXPECT_THAT(run(chat + "plain 2>&1").text, Not(HasSubstr("warning")));
 }
 
-// What a terminal shows of a conversation of `typed`.
-std::string on_a_terminal(const std::filesystem::path& model, const std::string& typed) {
+constexpr const char* kCtrlC = "\x03";
+
+// What a terminal shows of a conversation. `typed`: what is typed at each prompt, but Ctrl-C where an answer is
+// written.
+std::string on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
+                          const char* max_new_tokens = "1") {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
     setenv("TERM", "vt100", 1);
-    execl(kProgram, kProgram, "chat", "--model", model.c_str(), "--template", "plain", "--max-new-tokens", "1",
-          nullptr);
+    execl(kProgram, kProgram, "chat", "--model", model.c_str(), "--template", "plain", "--max-new-tokens",
+          max_new_tokens, nullptr);
     _exit(127);
   }
   std::string shown;
   std::array<char, 4096> piece{};
-  bool asked = false;
+  size_t seen = 0;  // of `shown`, when something was typed last
+  auto next = typed.begin();
+  // It waits for a line, and edits it, once the terminal hands on what is typed as it is.
+  const auto edits = [&] {
+    termios state{};
+    return tcgetattr(terminal, &state) == 0 && (state.c_lflag & ICANON) == 0;
+  };
   for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
     shown.append(piece.data(), static_cast<size_t>(count));
-    if (asked || shown.find("> ") == std::string::npos) continue;
-    asked = true;  // it waits for a line, and edits it once the terminal hands on what is typed as it is
-    termios state{};
-    while (tcgetattr(terminal, &state) == 0 && (state.c_lflag & ICANON) != 0) usleep(1000);
-    EXPECT_EQ(write(terminal, typed.data(), typed.size()), static_cast<ssize_t>(typed.size()));
+    if (next == typed.end()) continue;
+    const bool is_there = *next == kCtrlC ? !edits() && shown.find_last_of('\n') + 1 < shown.size() &&
+                                                shown.find('\n', seen) != std::string::npos
+                                          : shown.find("> ", seen) != std::string::npos;
+    if (!is_there) continue;
+    while (*next != kCtrlC && !edits()) usleep(1000);
+    EXPECT_EQ(write(terminal, next->data(), next->size()), static_cast<ssize_t>(next->size()));
+    seen = shown.size();
+    ++next;
   }
   int status = 0;
   waitpid(child, &status, 0);
   close(terminal);
+  EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
   return shown;
 }
@@ -87,9 +102,75 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::string&
 TEST_F(Chat, LinesAreEditedOnATerminal) {
   // "xhelp", back to its start, the x deleted, a slash in its place; then the line before comes back and is left.
   const std::string shown =
-      on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", "xhelp\x01\x04/\r\x1b[A\x15/quit\r");
+      on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {"xhelp\x01\x04/\r\x1b[A\x15/quit\r"});
   EXPECT_THAT(shown, HasSubstr("/adapter on|off"));
+  EXPECT_THAT(shown, HasSubstr("/adapter alone"));
   EXPECT_THAT(shown, Not(HasSubstr("is no command")));
+}
+
+TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {
+  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(model / "config.json"));
+  config["max_position_embeddings"] = 1 << 20;  // the answer ends by the key alone
+  test::write_bytes(model / "config.json", config.dump());
+  const std::string shown = on_a_terminal(model, {"What?\r", kCtrlC, "/reset\r", "/quit\r"}, "1000000");
+  EXPECT_THAT(shown, HasSubstr("the conversation is forgotten"));
+}
+
+TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
+  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(model / "config.json"));
+  config["max_position_embeddings"] = 24;
+  test::write_bytes(model / "config.json", config.dump());
+  test::write_bytes(root_ / "talk", std::string(200, '1') + "\n/again\nWhat?\n/again\n/quit\n");
+  const Said output = run("chat --model me/small --template plain --max-new-tokens 4 < talk");
+  EXPECT_EQ(output.code, 3) << "a pipe is told";
+  EXPECT_THAT(output.text, HasSubstr("error: the conversation: has "));
+  EXPECT_THAT(output.text, HasSubstr("the model holds 24 positions; the message is left out: shorten it, or forget"));
+  EXPECT_THAT(output.text, HasSubstr("nothing was asked yet"));
+  EXPECT_THAT(output.text, HasSubstr("error: 1 line got no answer"));
+  test::write_bytes(root_ / "talk", "What?\nWho is she?\n");
+  EXPECT_THAT(run("chat --model me/small --template plain --max-new-tokens 99 < talk").text,
+              HasSubstr("the model's 24 positions are full: /reset forgets the conversation"));
+}
+
+TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
+  nlohmann::json tokenizer = {{"normalizer", nullptr},
+                              {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
+                              {"post_processor", nullptr},
+                              {"decoder", nullptr},
+                              {"model", {{"type", "WordLevel"}, {"unk_token", "w0"}}}};
+  for (int id = 0; id < 300; ++id) tokenizer["model"]["vocab"]["w" + std::to_string(id)] = id;
+  for (const auto& [id, mark] : {std::pair(300, "<|im_start|>"), std::pair(301, "<|im_end|>")}) {
+    tokenizer["added_tokens"].push_back({{"id", id},
+                                         {"content", mark},
+                                         {"single_word", false},
+                                         {"lstrip", false},
+                                         {"rstrip", false},
+                                         {"normalized", false},
+                                         {"special", true}});
+  }
+  create_directory(root_ / "marks");
+  test::write_bytes(root_ / "marks/tokenizer.json", tokenizer.dump());
+  test::write_bytes(root_ / "d.jsonl",
+                    R"({"messages": [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]})");
+  test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},
+    "adapter": {"r": 2}, "data": {"train": "d.jsonl", "template": "chatml"}, "train": {"steps": 1},
+    "output": {"dir": "run"}})");
+  const Said trained = run("train r.json");
+  ASSERT_EQ(trained.code, 0) << trained.text;
+  test::write_bytes(root_ / "talk", "w1\n/adapter off\n/again\n/adapter\n");
+  const Said output = run("chat --model me/small --adapter run --max-new-tokens 4 < talk");
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, HasSubstr("the adapter stays on: the chat template writes tokens that came with it"));
+  EXPECT_THAT(output.text, Not(HasSubstr("the adapter is off")));
+}
+
+TEST_F(Chat, AModelWithoutAChatTemplateIsABadInput) {
+  test::write_bytes(root_ / "talk", "exit\n");
+  const Said output = run("chat --model me/small < talk");
+  EXPECT_EQ(output.code, 3);
+  EXPECT_THAT(output.text, HasSubstr("error: the model has no chat template; name a built-in one ("));
 }
 
 }  // namespace

@@ -112,6 +112,27 @@ TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {
   EXPECT_THAT(run("validate r.json data.train=me/none").text, HasSubstr("hf download me/none --repo-type dataset\n"));
 }
 
+TEST_F(Names, ASnapshotWithoutWeightsIsNamedWithTheCommandThatFetchesThem) {
+  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
+  const std::string generate = "generate --model me/small --ids 1";
+  test::write_bytes(model / "model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors"}})");
+  remove(model / "model.safetensors");
+  EXPECT_THAT(run(generate).text, HasSubstr("one.safetensors: is missing, though the index names it; download it: "
+                                            "hf download me/small\n"));
+  remove(model / "model.safetensors.index.json");
+  const Said output = run(generate);
+  EXPECT_EQ(output.code, 3);
+  EXPECT_THAT(output.text, HasSubstr("has neither model.safetensors nor model.safetensors.index.json; download it: "
+                                     "hf download me/small\n"));
+}
+
+TEST_F(Names, InspectTakesAnId) {
+  const Said output = run("inspect me/small");
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_THAT(output.text, HasSubstr("model_type           llama"));
+  EXPECT_THAT(run("inspect me/none").text, HasSubstr("hf download me/none\n"));
+}
+
 TEST_F(Names, AConfigurationOfAnotherToolBecomesARecipe) {
   test::write_bytes(root_ / "theirs.yml",
                     "base_model: me/small\nadapter: lora\nlora_r: 2\ndatasets:\n  - path: d.csv\nmicro_batch_size: 1\n"

@@ -12,6 +12,9 @@
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/tensor/spill_file.h"
 #include "nibble/core/train/checkpoint/checkpoint.h"
+#include "nibble/core/train/run/run.h"
+#include "nibble/parallel/comm/thread_comm.h"
+#include "nibble/tests/core/train/toy.h"
 #include "nibble/tests/failing_io/failing_io.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -243,6 +246,69 @@ TEST(FailingDisk, AStaleHandleIsAskedForAgain) {
   write_file_atomically(directory / "a", "y");
   failing_io::disarm();
   EXPECT_EQ(test::read_bytes(directory / "a"), "y");
+}
+
+/// Three steps on `ranks` ranks, a save after each, and a fourth, whose save fails at its first call in `place` as
+/// `how` says. Returns the checkpoints that are left and puts what was told into `told`.
+std::vector<int64_t> checkpoints_of_a_run(int ranks, const std::string& place, const std::string& how,
+                                          std::vector<std::string>& told) {
+  TemporaryDirectory directory;
+  RunOptions options;
+  options.dir = directory / "out";
+  options.save_every = {1, 0};
+  options.keep_last = 10;
+  options.recipe = "{}\n";
+  Observer observer, silent;
+  observer.on_message = [&](const std::string& line) { told.push_back(line); };
+  run_on_threads(ranks, [&](Communicator& comm) {
+    const bool leads = comm.rank() == 0;
+    MemoryPool pool;
+    RankContext rank{comm, pool, 1, 0};
+    test::ToyModel model(pool);
+    Optimizer optimizer(model.parameters(), {}, pool);
+    const auto train_to = [&](int64_t step) {
+      RunOptions given = options;
+      given.total_steps = step;
+      Run run = Run::open(given, rank, leads ? observer : silent);
+      run.set_slicers(
+          full_slices, leads ? Slicer(full_slices) : [](const auto&) { return full_slices({}); });
+      run.restore(optimizer);
+      if (leads && step == 4) failing_io::arm({(given.dir / place).string(), "", 0, how});
+      while (run.next_step()) run.checkpoint_if_due(optimizer);
+    };
+    train_to(3);
+    try {
+      train_to(4);
+    } catch (const IoError& error) {
+      if (leads) told.push_back(error.what());
+    }
+    if (leads) failing_io::disarm();
+  });
+  EXPECT_EQ(newest_checkpoint(options.dir / "checkpoints", {})->state.step, how == "EDQUOT" ? 4 : 3);
+  return checkpoint_steps(options.dir / "checkpoints");
+}
+
+TEST(FailingDisk, ASaveThatFindsNoSpaceRemovesTheOldestCheckpointAndIsMadeAgain) {
+  for (const int ranks : {1, 2}) {
+    for (const char* place : {"checkpoints", "metrics.jsonl"}) {
+      SCOPED_TRACE(place + std::to_string(ranks));
+      std::vector<std::string> told;
+      EXPECT_EQ(checkpoints_of_a_run(ranks, place, "EDQUOT", told), (std::vector<int64_t>{2, 3, 4}));
+      ASSERT_EQ(told.size(), 1u);
+      EXPECT_NE(told[0].find("no space for step-4: checkpoint step-1 was removed"), std::string::npos) << told[0];
+    }
+  }
+}
+
+// A disk that stays full has no room for a hidden directory either, in which a checkpoint is removed.
+TEST(FailingDisk, ASaveThatNeverFindsSpaceLeavesTheNewestCheckpoint) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    std::vector<std::string> told;
+    EXPECT_EQ(checkpoints_of_a_run(ranks, "checkpoints", "ENOSPC", told), (std::vector<int64_t>{3}));
+    ASSERT_EQ(told.size(), 3u);
+    EXPECT_NE(told[2].find("the last checkpoint failed"), std::string::npos) << told[2];
+  }
 }
 
 TEST(FailingDisk, AReadOnlyFileSystemIsFoundByTheProbe) {

@@ -26,13 +26,13 @@ class FullDisk(program.FaultTest):
         super().tearDown()
 
     def test_training_goes_on_and_the_last_checkpoint_stands(self):
-        recipe = self.recipe(steps=80)
+        recipe = self.recipe(steps=80, train={"save_every": 10})  # the first one alone, when the disk is full
         self.assertEqual(run("train", recipe).code, 0)
         whole = self.result()
         out = self.disk / "out"
         held = self.folder / "held"
-        env = program.environment({"NIBBLE_FAULT_ROOT": str(out), "NIBBLE_FAULT_CALLS": "write", "NIBBLE_FAULT_IN": "metrics.jsonl",
-                                   "NIBBLE_FAULT_AT": "11", "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(held)})
+        env = program.environment({"NIBBLE_FAULT_ROOT": str(out), "NIBBLE_FAULT_CALLS": "mkdir", "NIBBLE_FAULT_IN": "checkpoints",
+                                   "NIBBLE_FAULT_AT": "3", "NIBBLE_FAULT_HOW": "HOLD", "NIBBLE_FAULT_HELD": str(held)})
         with open(self.folder / "stderr", "wb") as errors:
             child = subprocess.Popen([program.PROGRAM, "train", str(recipe), f"output.dir={out}"], stdout=subprocess.DEVNULL,
                                      stderr=errors, env=env)
@@ -71,6 +71,41 @@ class FullDisk(program.FaultTest):
         self.ends(4, ["train", recipe, f"output.dir={self.disk / 'out'}"], "a checkpoint of this run", "are free on its device")
         self.ends(4, ["init", "--config", self.folder / "c.json", "--out", self.disk / "q", "--dtype", "f32"], "are free")
         self.assertEqual(list(self.disk.iterdir()), [])
+
+    def large_adapter(self, **sections):
+        """A checkpoint takes 0.8 MB, the result a third of that."""
+        return self.recipe(adapter={"r": 64}, output={"dir": str(self.disk / "out"), "keep_last": 2}, **sections)
+
+    def test_where_the_disk_holds_fewer_checkpoints_than_asked_the_oldest_goes(self):
+        recipe = self.large_adapter(steps=8, train={"save_every": 2})
+        self.assertEqual(run("train", recipe, f"output.dir={self.folder / 'out'}").code, 0)
+        ended = run("train", recipe)
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertRegex(ended.err, r"warning: .* has room for 2 checkpoints of this run, each of [0-9.]+ KiB; "
+                                    r"output.keep_last=2 needs 3, one of them while it is written")
+        for before in (2, 4):
+            self.assertIn(f"no space for step-{before + 4}: checkpoint step-{before} was removed", ended.err)
+        self.assertNotIn("checkpoint failed", ended.err)
+        self.assertEqual(self.checkpoints(self.disk / "out"), [6, 8])
+        self.assertEqual(self.result(self.disk / "out"), self.result())
+
+    def test_a_run_continues_where_an_older_checkpoint_can_make_room(self):
+        recipe = self.large_adapter(steps=4, train={"save_every": 2}, optimizer={"schedule": "constant"})
+        self.assertEqual(run("train", recipe).code, 0)
+        self.assertEqual(self.checkpoints(self.disk / "out"), [2, 4])
+        ended = run("train", recipe, "train.steps=6")
+        self.assertEqual(ended.code, 0, ended.err)
+        self.assertIn("no space for step-6: checkpoint step-2 was removed", ended.err)
+        self.assertIn("no space for what is exported: checkpoint step-4 was removed", ended.err)  # beside the former one
+        self.assertEqual(self.checkpoints(self.disk / "out"), [6])
+
+    def test_room_for_one_checkpoint_only_is_known_before_the_first_step(self):
+        (self.disk / "filler").write_bytes(b"x" * 850000)
+        self.ends(4, ["train", self.large_adapter(steps=8, train={"save_every": 2})],
+                  "a checkpoint of this run, and the next beside it,", "are free on its device", same_disk=False)
+        self.assertEqual([path.name for path in self.disk.iterdir()], ["filler"])
+        ended = run("train", self.large_adapter(steps=1))
+        self.assertEqual(ended.code, 0, ended.err)
 
     def test_a_disk_too_small_for_activations_is_known_before_the_first_step(self):
         place = f"parallel.offload_directory={self.disk}"

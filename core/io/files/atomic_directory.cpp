@@ -10,6 +10,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/directory_lock.h"
 #include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/files/temporary_name.h"
@@ -47,7 +48,7 @@ void sync_tree(const fs::path& directory) {
       const int result = sync_file(descriptor);
       const int error = errno;
       close(descriptor);
-      if (result != 0) throw system_error(entry.path(), "cannot be synced", error);
+      if (result != 0) throw_system_error(entry.path(), "cannot be synced", error);
     }
   }
   sync_directory(directory);
@@ -68,14 +69,14 @@ LockedDirectory make_locked_directory(const fs::path& parent, const fs::path& ta
     const fs::path path = temporary_directory_name(parent);
     if (mkdir(path.c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
-      throw system_error(target, "cannot be made", errno);
+      throw_system_error(target, "cannot be made", errno);
     }
     const LockedFile lock = open_and_lock(path / kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (lock.descriptor >= 0 && lock.error != EWOULDBLOCK) return {path, lock.descriptor};
     if (lock.descriptor >= 0) close(lock.descriptor);
     if (lock.descriptor >= 0 || lock.error == ENOENT) continue;
     rmdir(path.c_str());
-    throw system_error(target, "cannot be made", lock.error);
+    throw_system_error(target, "cannot be made", lock.error);
   }
 }
 
@@ -159,7 +160,7 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, Replace replace)
         made_parents_.push_back(p);
         note_unfinished(p, Leftover::empty_directory);
       } else if (errno != EEXIST) {
-        throw system_error(p, "cannot be made", errno);
+        throw_system_error(p, "cannot be made", errno);
       }
     }
     const LockedDirectory built = make_locked_directory(parent, target_);
@@ -167,7 +168,7 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, Replace replace)
     lock_ = built.lock;
     note_unfinished(temporary_);
     content_ = temporary_ / target_.filename();
-    if (mkdir(content_.c_str(), 0777) != 0) throw system_error(target_, "cannot be made", errno);
+    if (mkdir(content_.c_str(), 0777) != 0) throw_system_error(target_, "cannot be made", errno);
   } catch (...) {
     remove_temporary();
     throw;
@@ -203,7 +204,7 @@ void AtomicDirectory::commit() {
   const bool exchanges = !is_free(target_);
   if (!exchanges && rename(content_.c_str(), target_.c_str()) != 0) {
     if (errno == ENOTEMPTY || errno == EEXIST) throw exists_already(target_);
-    throw system_error(target_, "cannot be made", errno);
+    throw_system_error(target_, "cannot be made", errno);
   }
   if (exchanges && exchange(content_, target_) != 0) {
     if (errno != EINVAL && errno != ENOSYS) throw system_error(target_, "cannot be replaced", errno);
@@ -214,7 +215,7 @@ void AtomicDirectory::commit() {
     if (rename(content_.c_str(), target_.c_str()) != 0) {
       const int error = errno;
       rename(old.c_str(), target_.c_str());
-      throw system_error(target_, "cannot be made", error);
+      throw_system_error(target_, "cannot be made", error);
     }
     std::error_code ignored;
     fs::remove_all(old, ignored);

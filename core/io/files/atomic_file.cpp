@@ -12,6 +12,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/readable.h"
+#include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/files/temporary_name.h"
@@ -28,16 +29,16 @@ fs::path directory_of(const fs::path& path) {
 }
 
 [[noreturn]] void throw_write_error(const fs::path& target, const fs::path& directory, int error, uint64_t needed) {
-  if (error != ENOSPC) throw system_error(target, "cannot be written", error);
+  if (error != ENOSPC) throw_system_error(target, "cannot be written", error);
   uint64_t free = 0;  // where there is more than needed (a quota, a device) it tells nothing
   try {
     free = free_bytes(directory);
   } catch (const IoError&) {  // the first failure is the one to report
   }
-  throw IoError(shown_path(target).string(),
-                "no space left on the device: " + bytes_text(static_cast<double>(needed)) + " are needed" +
-                    (free < needed ? ", " + bytes_text(static_cast<double>(free)) + " are free" : ""),
-                "free space in " + shown_path(directory).string() + " or write elsewhere");
+  throw NoSpaceError(IoError(shown_path(target).string(),
+                             "no space left on the device: " + bytes_text(static_cast<double>(needed)) + " are needed" +
+                                 (free < needed ? ", " + bytes_text(static_cast<double>(free)) + " are free" : ""),
+                             "free space in " + shown_path(directory).string() + " or write elsewhere"));
 }
 
 // Gives `temporary` the name `target`, where nothing may be; EEXIST where something is.
@@ -219,7 +220,7 @@ void sync_directory(const fs::path& directory) {
   const int error = errno;
   close(descriptor);
   // Some network file systems cannot sync a directory and say so; there is nothing more to do there.
-  if (result != 0 && error != EINVAL) throw system_error(directory, "cannot be synced", error);
+  if (result != 0 && error != EINVAL) throw_system_error(directory, "cannot be synced", error);
 }
 
 void write_probe(const fs::path& directory) {
@@ -255,10 +256,10 @@ uint64_t free_bytes(const fs::path& directory) {
 void require_free_bytes(const fs::path& directory, uint64_t bytes, const std::string& what) {
   const uint64_t free = free_bytes(directory);
   if (bytes <= free) return;
-  throw IoError(what,
-                "needs " + bytes_text(static_cast<double>(bytes)) + ", " + bytes_text(static_cast<double>(free)) +
-                    " are free on its device",
-                "free space in " + shown_path(directory).string() + " or write elsewhere");
+  throw NoSpaceError(IoError(what,
+                             "needs " + bytes_text(static_cast<double>(bytes)) + ", " +
+                                 bytes_text(static_cast<double>(free)) + " are free on its device",
+                             "free space in " + shown_path(directory).string() + " or write elsewhere"));
 }
 
 }  // namespace nibble

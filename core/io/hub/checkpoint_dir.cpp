@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/system_error.h"
+#include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
 
@@ -30,6 +31,12 @@ void check_shard_name(const std::string& name, const std::string& index) {
   if (name.empty() || path.is_absolute() || escapes || name.find('\0') != std::string::npos) {
     throw InputError(index, "names a file outside its directory", "do not use files of unknown origin");
   }
+}
+
+// A snapshot of the Hugging Face Hub may lack files that nobody asked for yet.
+std::string download_remedy(const fs::path& directory, const std::string& otherwise) {
+  const std::string id = hub_id(directory);
+  return id.empty() ? otherwise : "download it: hf download " + id;
 }
 
 // The path of the module in Transformers' model, which files with a vision tower do not follow.
@@ -101,7 +108,7 @@ CheckpointDir::CheckpointDir(const fs::path& directory, std::vector<fs::path> ro
                      "convert them with Transformers' save_pretrained to safetensors");
   } else {
     throw InputError(directory.string(), std::string("has neither ") + kSingle + " nor " + kIndex,
-                     "give the directory of a model in Hugging Face's layout");
+                     download_remedy(directory, "give the directory of a model in Hugging Face's layout"));
   }
   for (const auto& [name, place] : places_) {
     names_.push_back(name);
@@ -148,7 +155,8 @@ void CheckpointDir::open_index() {
   const std::vector<std::string> ordered(files.begin(), files.end());
   for (const std::string& file : ordered) {
     if (!fs::exists(directory_ / file)) {
-      throw InputError((directory_ / file).string(), "is missing, though the index names it", "download the shard");
+      throw InputError((directory_ / file).string(), "is missing, though the index names it",
+                       download_remedy(directory_, "download the shard"));
     }
   }
   open_shards(ordered);

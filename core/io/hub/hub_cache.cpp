@@ -89,4 +89,14 @@ fs::path find_in_hub(const fs::path& named, std::string_view kind) {
   return named;
 }
 
+std::string hub_id(const fs::path& snapshot) {
+  const fs::path folder = snapshot.has_filename() ? snapshot : snapshot.parent_path();
+  const fs::path snapshots = folder.parent_path();
+  const std::string name = snapshots.parent_path().filename().string(), prefix = std::string(kHubModels) + "--";
+  if (snapshots.filename() != "snapshots" || !name.starts_with(prefix)) return "";
+  std::string id = name.substr(prefix.size());
+  if (const size_t owner = id.find("--"); owner != std::string::npos) id.replace(owner, 2, "/");
+  return id;
+}
+
 }  // namespace nibble

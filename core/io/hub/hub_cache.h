@@ -21,4 +21,7 @@ std::filesystem::path hub_cache();
 /// kind: kHubModels or kHubDatasets.
 std::filesystem::path find_in_hub(const std::filesystem::path& named, std::string_view kind);
 
+/// The ID of the repository that `snapshot` is of (.../models--a--b/snapshots/REVISION: a/b); empty where it is none.
+std::string hub_id(const std::filesystem::path& snapshot);
+
 }  // namespace nibble

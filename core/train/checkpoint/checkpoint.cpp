@@ -11,9 +11,11 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
 #include "nibble/core/train/checkpoint/checkpoint_slices.h"
 
 namespace nibble {
@@ -209,27 +211,40 @@ void require_finite(const std::vector<CheckpointSlice>& slices) {
   }
 }
 
-// Runs `write` and throws on every rank when it threw an IoError or a NumericError on one.
-template <typename Write>
-void together(Communicator& ranks, const Write& write) {
+}  // namespace
+
+void write_together(Communicator& ranks, const std::function<void()>& write) {
   if (ranks.size() == 1) return write();
-  std::string io, number;
+  constexpr char kIo = 'i', kNoSpace = 's', kNumeric = 'n';
+  std::string failure;  // its kind and text
   try {
     write();
+  } catch (const NoSpaceError& error) {
+    failure = kNoSpace + std::string(error.what());
   } catch (const IoError& error) {
-    io = error.what();
+    failure = kIo + std::string(error.what());
   } catch (const NumericError& error) {
-    number = error.what();
+    failure = kNumeric + std::string(error.what());
   }
   for (int r = 0; r < ranks.size(); ++r) {
-    const std::string other_io = ranks.broadcast_text("save checkpoint", io, r);
-    if (!other_io.empty()) throw IoError(ranks.describe(r), other_io);
-    const std::string other_number = ranks.broadcast_text("save checkpoint", number, r);
-    if (!other_number.empty()) throw NumericError(ranks.describe(r), other_number);
+    const std::string other = ranks.broadcast_text("save checkpoint", failure, r);
+    if (other.empty()) continue;
+    if (other[0] == kNumeric) throw NumericError(ranks.describe(r), other.substr(1));
+    const IoError thrown(ranks.describe(r), other.substr(1));
+    if (other[0] == kNoSpace) throw NoSpaceError(thrown);
+    throw thrown;
   }
 }
 
-}  // namespace
+fs::path save_in_room(const std::function<fs::path()>& save, const std::function<bool()>& make_room) {
+  for (;;) {
+    try {
+      return save();
+    } catch (const NoSpaceError&) {
+      if (!make_room()) throw;
+    }
+  }
+}
 
 fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
                          const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer,
@@ -237,11 +252,11 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
   const fs::path target = directory / checkpoint_name(state.step);
   const bool leads = ranks.rank() == 0;
   std::optional<AtomicDirectory> result;
-  together(ranks, [&] {
+  write_together(ranks, [&] {
     if (leads) result.emplace(target, Replace::anything);
   });
   const fs::path path = ranks.broadcast_text("save checkpoint", result ? result->path().string() : "", 0);
-  together(ranks, [&] {
+  write_together(ranks, [&] {
     require_finite(trainable);
     require_finite(optimizer);
     const auto write = [&](const char* kind, const std::vector<CheckpointSlice>& slices) {
@@ -251,7 +266,7 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
     write("trainable", trainable);
     write("optimizer", optimizer);
   });
-  together(ranks, [&] {
+  write_together(ranks, [&] {
     if (!leads) return;
     write_file_atomically(path / kRecipe, state.recipe);
     write_json_file(path / kState, state_json(state));
@@ -317,21 +332,43 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, cons
                    "set output.resume=never and output.force=true to start over");
 }
 
+namespace {
+
+void remove_checkpoint(const fs::path& path) {
+  try {  // out of sight first, so that a reader never meets half a checkpoint
+    const AtomicDirectory hidden(path, Replace::anything);
+    std::error_code error;
+    fs::rename(path, hidden.path(), error);
+    if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
+    remove_tree(hidden.path());
+  } catch (const NoSpaceError&) {  // for that; without its manifest it is none either
+    remove_tree(path / kManifest);
+    remove_tree(path);
+  }
+}
+
+}  // namespace
+
 void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last, std::optional<int64_t> keep_step) {
   std::vector<int64_t> steps = checkpoint_steps(directory);
   std::erase_if(steps, [&](int64_t step) { return step > newest; });
   const size_t kept = std::min(steps.size(), static_cast<size_t>(std::max(keep_last, 1)));
   steps.resize(steps.size() - kept);
   for (const int64_t step : steps) {
-    if (keep_step == step) continue;
-    // Out of sight first, so that a reader never meets half a checkpoint.
-    const fs::path path = directory / checkpoint_name(step);
-    const AtomicDirectory hidden(path, Replace::anything);
-    std::error_code error;
-    fs::rename(path, hidden.path(), error);
-    if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
-    remove_tree(hidden.path());
+    if (keep_step != step) remove_checkpoint(directory / checkpoint_name(step));
   }
+}
+
+std::optional<int64_t> remove_oldest_checkpoint(const fs::path& directory, bool keep_best) {
+  const auto newest = newest_checkpoint(directory, {});
+  if (!newest) return std::nullopt;
+  for (const int64_t step : checkpoint_steps(directory)) {
+    if (step >= newest->state.step) break;
+    if (keep_best && step == newest->state.best_step) continue;
+    remove_checkpoint(directory / checkpoint_name(step));
+    return step;
+  }
+  return std::nullopt;
 }
 
 }  // namespace nibble

@@ -3,11 +3,12 @@
 #include <chrono>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
 
 namespace nibble {
 
-CheckpointWriter::CheckpointWriter(std::filesystem::path directory, MemoryPool& pool)
-    : directory_(std::move(directory)), pool_(pool) {}
+CheckpointWriter::CheckpointWriter(std::filesystem::path directory, MemoryPool& pool, std::function<bool()> make_room)
+    : directory_(std::move(directory)), pool_(pool), make_room_(std::move(make_room)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   if (outcome_.valid()) outcome_.wait();
@@ -45,12 +46,15 @@ void CheckpointWriter::start(const TrainingState& state, const std::vector<Check
     moments[i].value = copied ? optimizer_[i] : moments[i].value.to(pool_.host());
   }
   outcome_ = std::async(copied ? std::launch::async : std::launch::deferred,
-                        [directory = directory_, state, values = std::move(values), moments = std::move(moments),
-                         first = std::move(first), last = std::move(last)] {
+                        [directory = directory_, make_room = make_room_, state, values = std::move(values),
+                         moments = std::move(moments), first = std::move(first), last = std::move(last)] {
                           Outcome outcome{state.step, {}, {}};
                           try {
-                            if (first) first();
-                            outcome.path = save_checkpoint(directory, state, values, moments);
+                            const auto save = [&] {
+                              if (first) first();
+                              return save_checkpoint(directory, state, values, moments);
+                            };
+                            outcome.path = save_in_room(save, make_room);
                           } catch (const Error& error) {
                             outcome.failure = error.what();
                             outcome.exit_code = error.exit_code();

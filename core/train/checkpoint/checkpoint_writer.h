@@ -21,7 +21,9 @@ class CheckpointWriter {
   /// Bytes of a copy at most: 1 GiB. More is written by start() itself, from the tensors as they are.
   static constexpr uint64_t kLargestCopy = uint64_t{1} << 30;
 
-  CheckpointWriter(std::filesystem::path directory, MemoryPool& pool);
+  /// make_room: see save_in_room (checkpoint_room.h); it runs where the writing does.
+  CheckpointWriter(
+      std::filesystem::path directory, MemoryPool& pool, std::function<bool()> make_room = [] { return false; });
   /// Waits for what is under way.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -60,6 +62,7 @@ class CheckpointWriter {
 
   std::filesystem::path directory_;
   MemoryPool& pool_;
+  std::function<bool()> make_room_;
   std::vector<Tensor> trainable_, optimizer_;
   std::future<Outcome> outcome_;
 };

@@ -44,7 +44,7 @@ Run::Impl::Impl(const RunOptions& given, RankContext& rank, const Observer& watc
       observer(watching),
       ranks(rank.comm),
       watchdog(given.stall_seconds, watching.on_stall),
-      writer(checkpoints(), rank.pool) {
+      writer(checkpoints(), rank.pool, [this] { return make_room(); }) {
   if (leads()) claim.emplace(given.dir);
 }
 
@@ -88,12 +88,13 @@ void Run::restore(Optimizer& optimizer) {
     run.load(run.start->path, optimizer);
     optimizer.set_updates(run.state.optimizer_updates);
   }
+  const uint64_t values = run.bytes_of_all(run.writes(values_of(optimizer)));
+  const uint64_t moments = run.bytes_of_all(run.writes(optimizer.state()));
   if (run.leads()) {
     sweep_leftovers(run.options.dir);
     for (const fs::path& path : run_contents(run.options.dir)) sweep_leftovers(path);
     detail::clear_for(run.options, run.start);
-    const uint64_t bytes = bytes_of(run.writes(values_of(optimizer))) + bytes_of(run.writes(optimizer.state()));
-    if (!run.last_step()) require_free_bytes(run.options.dir, bytes, "a checkpoint of this run");
+    if (!run.last_step()) run.require_room(values + moments);
     run.claim->keep();
     // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
     run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step,
@@ -131,6 +132,12 @@ void Run::set_work(const Work& work, double peak) {
 int64_t Run::finish(Optimizer& optimizer) {
   Impl& run = *impl_;
   run.observer.stop_policy(StopPolicy::at_once);  // what follows can be done again
+  const uint64_t result = run.bytes_of_all(run.writes(values_of(optimizer)));
+  if (run.leads()) {
+    while (free_bytes(run.options.dir) < result && run.make_room()) {
+    }
+    run.tell_removed("what is exported");
+  }
   const TrainingState& state = run.state;
   if (!run.options.keep_best || !state.best_loss || state.best_step == run.step) return run.step;
   const fs::path best = run.checkpoints() / checkpoint_name(state.best_step);

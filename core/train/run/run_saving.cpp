@@ -4,6 +4,9 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/readable.h"
+#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
 #include "nibble/core/train/run/run_impl.h"
 #include "nibble/core/train/telemetry/trace.h"
 
@@ -53,6 +56,51 @@ void Run::Impl::load(const fs::path& checkpoint, Optimizer& optimizer) const {
                           with_others(reads(optimizer.state()), ranks));
 }
 
+uint64_t Run::Impl::bytes_of_all(const std::vector<CheckpointSlice>& slices) const {
+  const uint64_t mine = bytes_of(slices);
+  if (ranks.size() == 1) return mine;
+  return static_cast<uint64_t>(ranks.all_reduce_sum("bytes of a checkpoint", static_cast<double>(mine)));
+}
+
+// The result takes the place that the next checkpoint would.
+void Run::Impl::require_room(uint64_t bytes) const {
+  const auto held = static_cast<int64_t>(checkpoint_steps(checkpoints()).size());
+  const int64_t every = options.save_every.steps, left = options.total_steps - step;
+  const int64_t coming = every > 0 ? (left + every - 1) / every : 1;  // saves that are certain
+  const int64_t stay = options.keep_best && state.best_loss && state.best_step != step ? 2 : 1;
+  if (held <= stay) {
+    const bool next_too = held == 0 && coming > 1;
+    require_free_bytes(options.dir, bytes * (next_too ? 2 : 1),
+                       next_too ? "a checkpoint of this run, and the next beside it," : "a checkpoint of this run");
+  }
+  int64_t wanted = options.keep_last + (options.keep_best ? 2 : 1);
+  if (options.save_every.seconds <= 0 && !options.keep_best) wanted = std::min(wanted, held + coming);
+  const int64_t room = held + static_cast<int64_t>(free_bytes(options.dir) / std::max<uint64_t>(bytes, 1));
+  if (room >= wanted) return;
+  observer.message("warning: " + options.dir.string() + " has room for " + count_text(room, "checkpoint") +
+                   " of this run, each of " + bytes_text(static_cast<double>(bytes)) +
+                   "; output.keep_last=" + std::to_string(options.keep_last) +
+                   (options.keep_best ? " and output.keep_best=true need " : " needs ") + std::to_string(wanted) +
+                   ", one of them while it is written: where a save finds no space, the oldest goes first");
+}
+
+bool Run::Impl::make_room() {
+  try {
+    const auto oldest = remove_oldest_checkpoint(checkpoints(), options.keep_best);
+    if (oldest) removed.push_back(*oldest);
+    return oldest.has_value();
+  } catch (const Error&) {  // the user is told that there was no space
+    return false;
+  }
+}
+
+void Run::Impl::tell_removed(const std::string& what) {
+  for (const int64_t gone : std::exchange(removed, {})) {
+    observer.message("warning: no space for " + what + ": checkpoint " + checkpoint_name(gone) +
+                     " was removed, earlier than output.keep_last says");
+  }
+}
+
 bool Run::Impl::save_due() const {
   if (bad_steps.in_a_row() > 0) return false;  // what led to them may be in the weights already
   return agree("save due",
@@ -90,9 +138,13 @@ void Run::Impl::save_together(Optimizer& optimizer) {
   CheckpointWriter::Outcome outcome;
   outcome.step = step;
   try {
-    if (leads()) metrics->sync();
-    outcome.path =
-        save_checkpoint(checkpoints(), state, writes(values_of(optimizer)), writes(optimizer.state()), ranks);
+    const auto save = [&, values = writes(values_of(optimizer)), moments = writes(optimizer.state())] {
+      write_together(ranks, [&] {
+        if (leads()) metrics->sync();
+      });
+      return save_checkpoint(checkpoints(), state, values, moments, ranks);
+    };
+    outcome.path = save_in_room(save, [&] { return agree("room for a checkpoint", leads() && make_room()); });
   } catch (const CommError&) {
     throw;
   } catch (const Error& error) {
@@ -107,6 +159,7 @@ void Run::Impl::save_together(Optimizer& optimizer) {
 bool Run::Impl::take_outcome(bool is_last) {
   const CheckpointWriter::Outcome outcome = together ? *together : writer.outcome();
   together.reset();
+  tell_removed(checkpoint_name(outcome.step));
   if (!outcome.failure.empty()) {
     failed = Clock::now();
     if (is_last && outcome.exit_code == 5) throw NumericError(options.dir.string(), outcome.failure);

@@ -11,6 +11,7 @@
 #include "nibble/core/base/joined.h"
 #include "nibble/core/base/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/json/json_file.h"
@@ -123,9 +124,9 @@ int MetricsFile::flush() {
 void MetricsFile::sync() {
   {
     const std::lock_guard lock(mutex_);
-    if (const int error = flush(); error != 0) throw system_error(path_, "cannot be written", error);
+    if (const int error = flush(); error != 0) throw_system_error(path_, "cannot be written", error);
   }
-  if (sync_file(descriptor_) != 0) throw system_error(path_, "cannot be synced", errno);
+  if (sync_file(descriptor_) != 0) throw_system_error(path_, "cannot be synced", errno);
 }
 
 }  // namespace nibble

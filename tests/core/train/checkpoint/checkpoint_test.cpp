@@ -8,6 +8,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/temporary_name.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
 #include "nibble/core/train/checkpoint/checkpoint_slices.h"
 #include "nibble/tests/core/train/toy.h"
 #include "nibble/tests/temporary_directory.h"
@@ -188,6 +189,19 @@ TEST(Checkpoint, PruningKeepsTheNewestAndTheBest) {
   EXPECT_EQ(checkpoint_steps(f.directory.path()), (std::vector<int64_t>{4, 5}))
       << "later, perhaps damaged ones do not count";
   EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path()), {}), 2);
+}
+
+TEST(Checkpoint, RoomIsMadeFromTheOldestButNeverFromTheNewestThatVerifiesNorTheBest) {
+  Fixture f;
+  for (const int64_t step : {1, 2, 3, 4}) f.save(step);
+  damage(f.save(5) / "state.json");
+  ASSERT_EQ(f.state(4).best_step, 3);
+  EXPECT_EQ(remove_oldest_checkpoint(f.directory.path(), true), 1);
+  EXPECT_EQ(remove_oldest_checkpoint(f.directory.path(), true), 2);
+  EXPECT_EQ(remove_oldest_checkpoint(f.directory.path(), true), std::nullopt);
+  EXPECT_EQ(remove_oldest_checkpoint(f.directory.path(), false), 3);
+  EXPECT_EQ(remove_oldest_checkpoint(f.directory.path(), false), std::nullopt);
+  EXPECT_EQ(checkpoint_steps(f.directory.path()), (std::vector<int64_t>{4, 5}));
 }
 
 TEST(Checkpoint, FailedSaveLeavesTheDirectoryAsItWas) {

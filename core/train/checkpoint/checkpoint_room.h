@@ -1,0 +1,24 @@
+#pragma once
+// What a save does where it finds no space.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+namespace nibble {
+
+class Communicator;
+
+/// What save() returns; where it finds no space (NoSpaceError), it is called again as long as make_room() made some.
+std::filesystem::path save_in_room(const std::function<std::filesystem::path()>& save,
+                                   const std::function<bool()>& make_room);
+
+/// Removes the oldest checkpoint of `directory` and returns its step, but never the newest that verifies nor, with
+/// keep_best, the best one that this knows; nothing where there is no other. Throws as newest_checkpoint.
+std::optional<int64_t> remove_oldest_checkpoint(const std::filesystem::path& directory, bool keep_best);
+
+/// Runs `write` on every rank and throws on all of them when it threw an IoError or a NumericError on one.
+void write_together(Communicator& ranks, const std::function<void()>& write);
+
+}  // namespace nibble
