@@ -241,6 +241,9 @@ TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   test::write_bytes(data, lines + "{\"text\": \"One more.\"}\n");
   EXPECT_NE(refusal().find("stories.jsonl\" has other content"), std::string::npos) << refusal();
   test::write_bytes(data, lines);
+  recipe_["data"]["max_length"] = 80;
+  EXPECT_NE(refusal().find("data.max_length was 96 and is 80; "), std::string::npos) << refusal();
+  recipe_["data"]["max_length"] = 96;
   const fs::path base = job.directory.path() / "other-base";
   fs::create_directory(base);  // not with the asset's permissions
   fs::copy(recipe_["model"]["path"].get<std::string>(), base);

@@ -189,6 +189,11 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
     return found == all.end() ? std::string(kAbsent) : found->second;
   };
   if (std::ranges::any_of(settings, is_content)) names.erase("model.fingerprint");  // the same, less exactly
+  const auto changes_tokens = [&](const std::string& name) {  // of the same files
+    const bool is_setting = name.starts_with("data.") && name != "data.fingerprint" && name != "data.records";
+    return (is_setting || name.starts_with("tokenizer.")) && value_of(state.settings, name) != value_of(settings, name);
+  };
+  if (std::ranges::any_of(names, changes_tokens)) names.erase("data.fingerprint");
   std::string differences;
   for (const std::string& name : names) {
     const std::string before = value_of(state.settings, name), now = value_of(settings, name);
