@@ -189,7 +189,7 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
     return found == all.end() ? std::string(kAbsent) : found->second;
   };
   if (std::ranges::any_of(settings, is_content)) names.erase("model.fingerprint");  // the same, less exactly
-  const auto changes_tokens = [&](const std::string& name) {  // of the same files
+  const auto changes_tokens = [&](const std::string& name) {                        // of the same files
     const bool is_setting = name.starts_with("data.") && name != "data.fingerprint" && name != "data.records";
     return (is_setting || name.starts_with("tokenizer.")) && value_of(state.settings, name) != value_of(settings, name);
   };
