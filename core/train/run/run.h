@@ -94,9 +94,9 @@ class Run {
   void set_slicers(Slicer reads, Slicer writes);
 
   /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
-  /// removes what it replaces and what interrupted saves left, checks that a checkpoint finds space where there will be
-  /// one, cuts metrics.jsonl after the checkpoint's step and writes recipe.json. Throws InputError where the checkpoint
-  /// does not fit, IoError where there is no space.
+  /// removes what it replaces and what interrupted saves left, checks the space for checkpoints (room for fewer than
+  /// keep_last is told), cuts metrics.jsonl after the checkpoint's step and writes recipe.json. Throws InputError where
+  /// the checkpoint does not fit, IoError where there is no space for one, or for the next of several beside it.
   void restore(Optimizer& optimizer);
 
   /// Whether next_step() will.
@@ -133,9 +133,9 @@ class Run {
   void log(const SampleReport& sample);
 
   /// Saves when an interval has passed, at a new best (keep_best), and after the last step. The writing goes on while
-  /// training does (CheckpointWriter); the last one is waited for. One that fails is told and tried again a minute
-  /// later; older checkpoints stand. When the observer asks to stop: saves and throws Interrupted. Throws IoError when
-  /// the last one fails.
+  /// training does (CheckpointWriter); the last one is waited for. Without space it takes that of the oldest
+  /// checkpoints, never of the newest or the best. One that fails is told and tried again a minute later. When the
+  /// observer asks to stop: saves and throws Interrupted. Throws IoError when the last one fails.
   void checkpoint_if_due(Optimizer& optimizer);
 
   /// With keep_best, puts the parameters of the best checkpoint back, so that they are what is exported.
