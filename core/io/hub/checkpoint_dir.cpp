@@ -84,7 +84,7 @@ std::vector<fs::path> link_roots(const fs::path& directory) {
 
 fs::path follow_links_within(const fs::path& file, const std::vector<fs::path>& roots) {
   std::error_code error;
-  const fs::path canonical = fs::canonical(file, error);
+  fs::path canonical = fs::canonical(file, error);
   if (error) throw system_error(file, "cannot be opened", error.value());
   for (const fs::path& root : roots) {
     if (is_inside(canonical, root)) return canonical;

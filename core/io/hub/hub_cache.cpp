@@ -35,7 +35,7 @@ fs::path snapshot_of(const fs::path& repository) {
     std::string revision = read_text_file(main.string(), kLongestRevision);
     revision.erase(revision.find_last_not_of(" \r\n") + 1);
     if (!is_name(revision)) throw InputError(main.string(), "names no revision", "download the repository again");
-    const fs::path snapshot = repository / "snapshots" / revision;
+    fs::path snapshot = repository / "snapshots" / revision;
     if (!fs::is_directory(snapshot, failure)) {
       throw InputError(main.string(), "names a snapshot that is not there", "download the repository again");
     }
@@ -56,7 +56,7 @@ fs::path snapshot_of(const fs::path& repository) {
 }  // namespace
 
 fs::path hub_cache() {
-  if (const fs::path cache = path_variable("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (fs::path cache = path_variable("HF_HUB_CACHE"); !cache.empty()) return cache;
   if (const fs::path home = path_variable("HF_HOME"); !home.empty()) return home / "hub";
   if (const fs::path cache = path_variable("XDG_CACHE_HOME"); !cache.empty()) return cache / "huggingface/hub";
   const fs::path home = path_variable("HOME");

@@ -249,7 +249,7 @@ fs::path save_in_room(const std::function<fs::path()>& save, const std::function
 fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
                          const std::vector<CheckpointSlice>& trainable, const std::vector<CheckpointSlice>& optimizer,
                          Communicator& ranks) {
-  const fs::path target = directory / checkpoint_name(state.step);
+  fs::path target = directory / checkpoint_name(state.step);
   const bool leads = ranks.rank() == 0;
   std::optional<AtomicDirectory> result;
   write_together(ranks, [&] {
