@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -149,7 +150,7 @@ std::string_view version() { return NIBBLE_VERSION; }
 
 int Machine::usable_cores() const {
   int cores = std::max(1, cores_allowed);
-  if (cores_quota > 0) cores = std::min(cores, std::max(1, static_cast<int>(cores_quota + 0.5)));
+  if (cores_quota > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::lround(cores_quota))));
   return cores;
 }
 

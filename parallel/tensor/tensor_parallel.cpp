@@ -82,7 +82,7 @@ class TensorParallel final : public LayerSharding {
     };
     makers.parameter = [this, unsharded, &pool](const std::string& name, const Shape& shape) {
       const ParameterShard own = parameter_shard(config_, shard_, name);
-      const std::shared_ptr<Parameter> result = unsharded.parameter(name, own.spec ? own.spec.global : shape);
+      std::shared_ptr<Parameter> result = unsharded.parameter(name, own.spec ? own.spec.global : shape);
       if (!own.here) return std::shared_ptr<Parameter>();
       result->partial_gradient = own.partial_gradient;
       if (!own.spec) return result;
@@ -130,7 +130,7 @@ class TensorParallel final : public LayerSharding {
 
   Tensor cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max, Tensor& row_sumexp,
                        Tensor& losses, Tensor& told, const StepContext& step) const override {
-    const Tensor own = own_targets(targets, shard_.vocabulary, step.pool());
+    Tensor own = own_targets(targets, shard_.vocabulary, step.pool());
     // Each rank fills the rows of its own columns, the sum is all of them.
     const int64_t width = told ? 7 : 3;
     Tensor statistics =

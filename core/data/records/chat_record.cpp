@@ -22,6 +22,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kRoles =
     {"tool", "tool"},
 }};
 
+bool is_empty_text(const Json& value) { return value.is_string() && value.get_ref<const std::string&>().empty(); }
+
 struct Turn {
   const JsonRecord& record;
   const Json& value;
@@ -120,7 +122,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
     calls = *given;
   }
   // OpenAI's older form of one call.
-  if (const Json* given = turn.find("function_call"); given != nullptr && !given->empty() && *given != "")
+  if (const Json* given = turn.find("function_call"); given != nullptr && !given->empty() && !is_empty_text(*given))
     calls.push_back(function_call(turn, given->is_string() ? given->get<std::string>() : given->dump()));
   const char* key = share_gpt ? "value" : "content";
   const Json* content = turn.find(key);
@@ -143,7 +145,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
 // Tools and documents are an array, or a string that holds one.
 Json read_list(const JsonRecord& record, const std::string& name) {
   const Json* list = record.find(name);
-  if (list == nullptr || *list == "") return Json::array();
+  if (list == nullptr || is_empty_text(*list)) return Json::array();
   Json parsed = list->is_string() ? parse_embedded_json(list->get<std::string>()) : *list;
   if (!parsed.is_array()) record.fail("field \"" + name + "\" is no JSON array");
   return parsed;

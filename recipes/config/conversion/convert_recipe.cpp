@@ -157,7 +157,7 @@ void Converter::set(const std::string& theirs, const std::string& ours, const Js
 }
 
 std::string Converter::key_of(const std::string& key) const {
-  if (const std::string ours = detail::objective_key(key, objective_); !ours.empty()) return ours;
+  if (std::string ours = detail::objective_key(key, objective_); !ours.empty()) return ours;
   for (const auto& [name, same] : kSameMeaning) {
     if (name == key) return std::string(same);
   }

@@ -69,7 +69,7 @@ Types trainers_with(const std::string& key, const Json& value) {
     if (one.key == key) return one.types;
   }
   if (key == "loss_type") {
-    if (const Types types = trainers_with_losses(value); !types.empty()) return types;
+    if (Types types = trainers_with_losses(value); !types.empty()) return types;
   }
   Types types;
   std::ranges::copy_if(kTrainers, std::back_inserter(types),
