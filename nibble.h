@@ -4,8 +4,9 @@
 
 // What goes wrong, and what this build and machine are.
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
+#include "nibble/core/base/version.h"
 #include "nibble/core/train/telemetry/trace.h"
+#include "nibble/recipes/environment/machine.h"
 
 // One rank: memory, threads, communicator.
 #include "nibble/core/comm/local_rank.h"

@@ -8,8 +8,8 @@
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/adapters/tuners/token_rows.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/load.h"
 
 namespace nibble {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/text/matching/python_regex.h"
 

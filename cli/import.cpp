@@ -6,8 +6,8 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/gguf/import_gguf.h"
 
 namespace nibble::cli {

@@ -5,7 +5,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/models/init_model.h"
 
 namespace nibble::cli {

@@ -7,7 +7,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/hub_cache.h"

@@ -27,12 +27,13 @@
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/numa_nodes.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/processes/child_process.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/recipes/environment/machine.h"
 
 namespace nibble::cli {
 

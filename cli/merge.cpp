@@ -7,8 +7,8 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/models/merge_model.h"
 
 namespace nibble::cli {

@@ -6,7 +6,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/plan/dry_run.h"
 #include "nibble/recipes/training_data.h"
 

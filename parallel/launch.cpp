@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "nibble/core/base/philox.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/recipes/models/tokenizers.h"

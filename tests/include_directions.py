@@ -6,7 +6,8 @@ import sys
 # room -> rooms it may include besides itself
 CORE = {
     "base": [],
-    "tensor": ["base"],
+    "formatting": ["base"],
+    "tensor": ["base", "formatting"],
     "ops": ["tensor"],
     "comm": ["tensor"],
     "nn": ["ops"],

@@ -6,7 +6,7 @@
 
 #include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
-#include "nibble/core/base/machine.h"
+#include "nibble/core/base/version.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/shipped.h"

@@ -11,7 +11,7 @@
 
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/wrap.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/train/telemetry/headline.h"
 
 namespace nibble::cli {

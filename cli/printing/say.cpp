@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/cli/printing/wrap.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 
 namespace nibble::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble::cli {
 

@@ -6,11 +6,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
+#include <string>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 
 namespace nibble {
 
@@ -100,14 +99,6 @@ NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks)
     cores.insert(cores.end(), nodes[static_cast<size_t>(node)].begin(), nodes[static_cast<size_t>(node)].end());
   }
   return cores;
-}
-
-std::string describe(const std::vector<NumaNode>& nodes) {
-  std::set<size_t> sizes;
-  for (const NumaNode& node : nodes) sizes.insert(node.size());
-  std::string text = count_text(static_cast<int64_t>(nodes.size()), "node") + " of " + std::to_string(*sizes.begin());
-  if (sizes.size() > 1) text += " to " + std::to_string(*sizes.rbegin());
-  return text + (*sizes.rbegin() == 1 ? " core" : " cores");
 }
 
 }  // namespace nibble

@@ -3,7 +3,6 @@
 // the thread that writes it first.
 
 #include <filesystem>
-#include <string>
 #include <vector>
 
 namespace nibble {
@@ -23,8 +22,5 @@ void bind_thread(const NumaNode& cores);
 /// The cores for rank `place` of `ranks` on this machine: a node, or several where there are fewer ranks; empty where
 /// it has but one node.
 NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks);
-
-/// "2 nodes of 32 cores".
-std::string describe(const std::vector<NumaNode>& nodes);
 
 }  // namespace nibble

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/packing.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
+#include "nibble/core/base/version.h"
 #include "nibble/core/data/large_array.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/temporary_name.h"

@@ -4,11 +4,11 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
 #include "nibble/core/data/encoded_cache.h"
 #include "nibble/core/data/records/format.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

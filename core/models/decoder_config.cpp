@@ -5,7 +5,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/config_reader.h"
@@ -14,6 +13,7 @@
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/rope_reader.h"
 #include "nibble/core/nn/feed_forward/experts.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble {
 

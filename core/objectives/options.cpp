@@ -4,7 +4,7 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/objectives/classification.h"
 #include "nibble/core/objectives/cpo.h"
 #include "nibble/core/objectives/distillation.h"

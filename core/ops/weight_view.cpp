@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "nibble/core/base/bfloat16.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops {
 

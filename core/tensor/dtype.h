@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "nibble/core/base/bfloat16.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/tensor/pool_accounting.h"
 
 #ifdef __has_feature  // clang

@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/tensor/file_space.h"
 #include "nibble/core/tensor/nameless_file.h"
 

@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/parallel/comm/first_here.h"
 
 namespace nibble {

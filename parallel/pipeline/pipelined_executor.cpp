@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/pipeline/schedule_time.h"
 

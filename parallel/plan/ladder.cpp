@@ -5,7 +5,7 @@
 #include <ranges>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
+#include "nibble/core/base/version.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/quant/tables.h"

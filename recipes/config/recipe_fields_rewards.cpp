@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/matching/pattern.h"
 #include "nibble/recipes/config/recipe_values.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/matching/nearest.h"
 #include "nibble/recipes/config/foreign_keys.h"
 #include "nibble/recipes/config/recipe_fields.h"

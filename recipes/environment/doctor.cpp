@@ -15,14 +15,15 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
-#include "nibble/core/base/joined.h"
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/numa_nodes.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/base/version.h"
+#include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/report/report.h"
 

@@ -9,13 +9,14 @@
 
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/base/version.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {

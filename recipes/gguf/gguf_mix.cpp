@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
 
 namespace nibble {

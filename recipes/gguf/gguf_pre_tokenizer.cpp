@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/tokenizers/gguf_pre_tokenizers.h"
 #include "nibble/core/text/tokenizers/json/json_fields.h"
 

@@ -7,8 +7,8 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/parallel/plan/ladder.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {

@@ -4,8 +4,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/rank_context.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan.h"
 #include "nibble/recipes/plan/plan_job.h"

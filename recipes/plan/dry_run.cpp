@@ -4,8 +4,8 @@
 #include <optional>
 #include <set>
 
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/models/load.h"

@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/data/tree_sum.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/plan/speed_trial.h"
 

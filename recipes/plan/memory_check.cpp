@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/tensor/memory_pool.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/training_data.h"

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/machine_speed.h"
 #include "nibble/recipes/plan/plan_job.h"
 

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "nibble/adapters/attach.h"
-#include "nibble/core/base/machine.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/families/family_names.h"
@@ -20,6 +19,7 @@
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/nf4_weight.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/models/open_model.h"
 
 namespace nibble {

@@ -1,8 +1,8 @@
 #include "nibble/recipes/preferences/answer_log_probs.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

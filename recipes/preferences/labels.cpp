@@ -3,8 +3,8 @@
 #include <map>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/objectives/classification.h"
 
 namespace nibble {

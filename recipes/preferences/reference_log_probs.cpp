@@ -1,8 +1,8 @@
 #include "nibble/recipes/preferences/reference_log_probs.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/safetensors/safetensors.h"
 

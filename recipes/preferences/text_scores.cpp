@@ -1,7 +1,7 @@
 #include "nibble/recipes/preferences/text_scores.h"
 
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/dataset.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/objectives/answers.h"
 
 namespace nibble {

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

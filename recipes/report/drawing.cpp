@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/train/telemetry/headline.h"
 #include "nibble/recipes/report/html.h"

@@ -1,6 +1,6 @@
 // Drawings as SVG.
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/report/drawing.h"
 #include "nibble/recipes/report/html.h"
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/records/directory_files.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/mistaken_file.h"
 

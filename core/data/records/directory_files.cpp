@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/io/files/list_directory.h"
 
 namespace nibble {

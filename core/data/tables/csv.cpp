@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/data/tables/json_text.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {

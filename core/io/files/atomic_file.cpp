@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/open_file.h"
 #include "nibble/core/io/files/system_error.h"

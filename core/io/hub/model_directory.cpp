@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"

@@ -1,7 +1,7 @@
 #include "nibble/core/ops/clip.h"
 
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops::cpu {
 

@@ -12,8 +12,8 @@
 #include <cstring>
 
 #include <hwy/highway.h>
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/core/text/matching/nearest.h"
 

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/chat/jinja/values/json_value.h"
 #include "nibble/core/text/chat/jinja/values/print_value.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"

@@ -1,6 +1,6 @@
 #include "nibble/core/text/unicode/visible_text.h"
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/files/no_space_error.h"

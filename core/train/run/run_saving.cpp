@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/train/checkpoint/checkpoint_room.h"
 #include "nibble/core/train/run/run_impl.h"

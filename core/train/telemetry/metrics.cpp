@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/joined.h"
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/no_space_error.h"
 #include "nibble/core/io/files/open_file.h"

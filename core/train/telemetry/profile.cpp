@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/readable.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 
 namespace nibble {

@@ -1,6 +1,6 @@
 #include "nibble/core/train/telemetry/trace.h"
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/hash.h"
 
 namespace nibble {

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/recipes/config/conversion/foreign_objective.h"
 #include "nibble/recipes/config/foreign_keys.h"
 

@@ -4,7 +4,7 @@
 #include <initializer_list>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/base/joined.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/recipes/config/foreign_keys.h"
 #include "nibble/recipes/config/shipped.h"
 

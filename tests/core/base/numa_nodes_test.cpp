@@ -67,8 +67,6 @@ TEST_F(NumaNodes, ShareOutRanks) {
   EXPECT_EQ(cores_of_rank(nodes, 2, 4), (NumaNode{2, 3}));
   EXPECT_EQ(cores_of_rank(nodes, 2, 3), (NumaNode{2, 3}));
   EXPECT_TRUE(cores_of_rank({{0, 1}}, 1, 2).empty());
-  EXPECT_EQ(describe(nodes), "2 nodes of 2 cores");
-  EXPECT_EQ(describe({{0}, {1, 2, 3}}), "2 nodes of 1 to 3 cores");
 }
 
 // Each node's threads have pieces of their own, and where these wait for those of another node they get them.

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops::cpu {
 

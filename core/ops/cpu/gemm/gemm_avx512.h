@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/x86/avx512.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops::cpu::avx512 {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "nibble/core/base/bfloat16.h"
 #include "nibble/core/ops/cpu/partial_sums.h"
 #include "nibble/core/ops/ref/time_step.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 // One number for each token and head: the reference is fast enough.
 namespace nibble::ops::cpu {

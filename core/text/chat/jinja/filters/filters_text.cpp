@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/chat/jinja/arguments.h"
 #include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/filters/filters.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdlib>
 
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/chat/jinja/failure.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "nibble/core/base/bfloat16.h"
+#include "nibble/core/tensor/bfloat16.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble::ops::cpu {

@@ -1,4 +1,4 @@
-#include "nibble/core/base/machine.h"
+#include "nibble/recipes/environment/machine.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -18,7 +18,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
+
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 
@@ -146,8 +149,6 @@ void read_memory(Machine& machine, const std::filesystem::path& proc) {
 
 }  // namespace
 
-std::string_view version() { return NIBBLE_VERSION; }
-
 int Machine::usable_cores() const {
   int cores = std::max(1, cores_allowed);
   if (cores_quota > 0) cores = std::min(cores, std::max(1, static_cast<int>(std::lround(cores_quota))));
@@ -182,6 +183,14 @@ Machine this_machine(const std::filesystem::path& proc) {
   read_memory_limit(machine);
   read_address_space(machine, proc);
   return machine;
+}
+
+std::string describe(const std::vector<NumaNode>& nodes) {
+  std::set<size_t> sizes;
+  for (const NumaNode& node : nodes) sizes.insert(node.size());
+  std::string text = count_text(static_cast<int64_t>(nodes.size()), "node") + " of " + std::to_string(*sizes.begin());
+  if (sizes.size() > 1) text += " to " + std::to_string(*sizes.rbegin());
+  return text + (*sizes.rbegin() == 1 ? " core" : " cores");
 }
 
 }  // namespace nibble

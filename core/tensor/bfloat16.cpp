@@ -1,4 +1,4 @@
-#include "nibble/core/base/bfloat16.h"
+#include "nibble/core/tensor/bfloat16.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "nibble/core/base/machine.h"
+#include "nibble/recipes/environment/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -38,6 +38,11 @@ TEST(Machine, TheLeastOfItsLimitsIsTheBudgetOfAProcess) {
   is(4, 150, "the control group allows", 100);
   machine.address_space_used = 300;
   EXPECT_EQ(machine.usable_memory(), 0);
+}
+
+TEST(NumaNodes, AreDescribedByTheirCores) {
+  EXPECT_EQ(describe({{0, 1}, {2, 3}}), "2 nodes of 2 cores");
+  EXPECT_EQ(describe({{0}, {1, 2, 3}}), "2 nodes of 1 to 3 cores");
 }
 
 }  // namespace

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "nibble/core/base/numa_nodes.h"
 
 namespace nibble {
-
-/// Version of nibble, "0.1.0".
-std::string_view version();
 
 /// Bytes for a process, and what sets them, for a sentence: "200 MiB that the control group allows".
 struct MemoryBudget {
@@ -42,5 +42,8 @@ struct Machine {
 /// `proc` is where the kernel's /proc is mounted; where it is not, memory and the CPU's name come from system calls and
 /// the CPU itself, which tell less: memory_available is then without what the page cache would give back.
 Machine this_machine(const std::filesystem::path& proc = "/proc");
+
+/// "2 nodes of 32 cores".
+std::string describe(const std::vector<NumaNode>& nodes);
 
 }  // namespace nibble

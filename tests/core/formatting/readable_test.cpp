@@ -1,4 +1,4 @@
-#include "nibble/core/base/readable.h"
+#include "nibble/core/formatting/readable.h"
 
 #include <gtest/gtest.h>
 
