@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "nibble/core/base/section_recorder.h"
+#include "nibble/benchmarks/section_recorder.h"
 
 namespace nibble::benchmarks {
 

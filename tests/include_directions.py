@@ -7,7 +7,7 @@ import sys
 CORE = {
     "base": [],
     "formatting": ["base"],
-    "tensor": ["base", "formatting"],
+    "tensor": ["formatting"],
     "ops": ["tensor"],
     "comm": ["tensor"],
     "nn": ["ops"],

@@ -15,9 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/base/numa_nodes.h"
+#include "nibble/core/base/parallel_observer.h"
 #include "nibble/core/base/piece_progress.h"
-#include "nibble/core/base/section_recorder.h"
 
 namespace nibble {
 
@@ -33,6 +34,7 @@ constexpr auto kSpinOnBusyMachine = std::chrono::microseconds(20);
 constexpr auto kBusy = std::chrono::milliseconds(20);
 
 thread_local bool inside = false;  // of a piece
+thread_local ParallelObserver* observer = nullptr;
 
 void relax() {
 #if defined(__x86_64__)
@@ -213,40 +215,45 @@ class Team {
 
 }  // namespace
 
+ParallelObserver::ParallelObserver(int workers) : workers_(workers) {
+  NIBBLE_CHECK(observer == nullptr && workers > 0, "an observer of parallel sections");
+  observer = this;
+}
+
+ParallelObserver::~ParallelObserver() { observer = nullptr; }
+
+ParallelObserver* ParallelObserver::active() { return observer; }
+
 void set_threads(int threads) { omp_set_num_threads(std::max(1, threads)); }
 
-int threads() {
-  const SectionRecorder* recorder = SectionRecorder::active();
-  return recorder ? recorder->workers() : omp_get_max_threads();
-}
+int threads() { return observer ? observer->workers() : omp_get_max_threads(); }
 
 bool in_parallel() { return inside; }
 
 void detail::run_pieces(int64_t pieces, void (*piece)(const void*, int64_t), const void* context) {
   thread_local Team team;
-  SectionRecorder* const recorder = SectionRecorder::active();
-  if (recorder == nullptr) {
+  if (observer == nullptr) {
     return team.run(static_cast<int>(std::min<int64_t>(threads(), pieces)) - 1, pieces, piece, context);
   }
-  const auto record = [&](int64_t k) {
+  const auto observed = [&](int64_t k) {
     piece(context, k);
-    recorder->end_piece();
+    observer->end_piece();
   };
-  using Record = decltype(record);
-  recorder->begin_section(pieces, reinterpret_cast<const void*>(piece));
+  using Observed = decltype(observed);
+  observer->begin_section(pieces, reinterpret_cast<const void*>(piece));
   team.run(
-      0, pieces, [](const void* of, int64_t k) { (*static_cast<const Record*>(of))(k); }, &record);
-  recorder->end_section();
+      0, pieces, [](const void* of, int64_t k) { (*static_cast<const Observed*>(of))(k); }, &observed);
+  observer->end_section();
 }
 
 void PieceProgress::reach(int64_t stage) {
   reached_.store(stage, std::memory_order_release);
-  if (SectionRecorder* recorder = SectionRecorder::active()) recorder->step(this, stage, false);
+  if (observer) observer->step(this, stage, false);
 }
 
 void PieceProgress::wait_for(int64_t stage) const {
   while (reached_.load(std::memory_order_acquire) < stage) std::this_thread::yield();
-  if (SectionRecorder* recorder = SectionRecorder::active()) recorder->step(this, stage, true);
+  if (observer) observer->step(this, stage, true);
 }
 
 }  // namespace nibble

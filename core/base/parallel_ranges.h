@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nibble/core/base/parallel.h"
-#include "nibble/core/base/section_recorder.h"
+#include "nibble/core/base/parallel_observer.h"
 
 namespace nibble {
 
@@ -78,7 +78,7 @@ void parallel_ranges(int64_t count, int64_t grain, Body&& body) {
     };
     while (run(ranges[static_cast<size_t>(own)].take_front())) {
     }
-    if (SectionRecorder::active() != nullptr) return;  // on one thread the first piece would take everything
+    if (ParallelObserver::active() != nullptr) return;  // on one thread the first piece would take everything
     for (int64_t other = 1; other < team; ++other) {
       while (run(ranges[static_cast<size_t>((own + other) % team)].take_back())) {
       }

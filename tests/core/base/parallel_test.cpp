@@ -5,9 +5,12 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "nibble/core/base/piece_progress.h"
 
 namespace nibble {
 namespace {
@@ -99,6 +102,22 @@ TEST_F(Parallel, WaitsForNoThreadThatTookNothing) {
     _exit(0);
   };
   EXPECT_EXIT(add_up(), testing::ExitedWithCode(0), "the sum is 5050");
+}
+
+TEST(PieceProgress, PiecesAddInTheirOrder) {
+  const int before = threads();
+  set_threads(4);
+  for (int round = 0; round < 200; ++round) {
+    const auto progress = std::make_unique<PieceProgress[]>(8);
+    std::vector<int> order;
+    parallel_for(8, 1, [&](int64_t piece, int64_t) {
+      if (piece > 0) progress[static_cast<size_t>(piece - 1)].wait_for(1);
+      order.push_back(static_cast<int>(piece));
+      progress[static_cast<size_t>(piece)].reach(1);
+    });
+    ASSERT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  }
+  set_threads(before);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "nibble/core/base/section_recorder.h"
+#include "nibble/benchmarks/section_recorder.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "nibble/core/base/parallel_ranges.h"
 #include "nibble/core/base/piece_progress.h"
 
-namespace nibble {
+namespace nibble::benchmarks {
 namespace {
 
 TEST(SectionRecorder, RecordsThePiecesThatSoManyThreadsGet) {
@@ -57,21 +57,5 @@ TEST(SectionRecorder, RecordsWhatPiecesWaitFor) {
   EXPECT_FALSE(steps[4].waits);
 }
 
-TEST(PieceProgress, PiecesAddInTheirOrder) {
-  const int before = threads();
-  set_threads(4);
-  for (int round = 0; round < 200; ++round) {
-    const auto progress = std::make_unique<PieceProgress[]>(8);
-    std::vector<int> order;
-    parallel_for(8, 1, [&](int64_t piece, int64_t) {
-      if (piece > 0) progress[static_cast<size_t>(piece - 1)].wait_for(1);
-      order.push_back(static_cast<int>(piece));
-      progress[static_cast<size_t>(piece)].reach(1);
-    });
-    ASSERT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
-  }
-  set_threads(before);
-}
-
 }  // namespace
-}  // namespace nibble
+}  // namespace nibble::benchmarks

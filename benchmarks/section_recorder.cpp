@@ -1,28 +1,12 @@
-#include "nibble/core/base/section_recorder.h"
+#include "nibble/benchmarks/section_recorder.h"
 
 #include <time.h>
 
 #include <utility>
 
-#include "nibble/core/base/error.h"
+namespace nibble::benchmarks {
 
-namespace nibble {
-
-namespace {
-
-thread_local SectionRecorder* recorder = nullptr;
-
-}  // namespace
-
-SectionRecorder::SectionRecorder(int workers) : workers_(workers) {
-  NIBBLE_CHECK(recorder == nullptr && workers > 0, "a recorder of sections");
-  recorder = this;
-  lap();
-}
-
-SectionRecorder::~SectionRecorder() { recorder = nullptr; }
-
-SectionRecorder* SectionRecorder::active() { return recorder; }
+SectionRecorder::SectionRecorder(int workers) : ParallelObserver(workers) { lap(); }
 
 std::vector<ParallelSection> SectionRecorder::finish() {
   sections_.emplace_back().gap = lap();
@@ -57,4 +41,4 @@ double SectionRecorder::lap() {
   return now - std::exchange(last_, now);
 }
 
-}  // namespace nibble
+}  // namespace nibble::benchmarks

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace nibble {
+#include "nibble/core/base/parallel_observer.h"
+
+namespace nibble::benchmarks {
 
 /// One call of parallel_for with more than one piece. Seconds are the thread's CPU time: what other processes take from
 /// it does not count.
@@ -25,34 +27,25 @@ struct ParallelSection {
   std::vector<Step> steps;     ///< in order of pieces
 };
 
-/// While it lives, parallel_for of the thread that made it runs all pieces on that thread and records them, and
-/// threads() says `workers`. The bits of what is computed do not depend on either.
-class SectionRecorder {
+/// Records the sections of the thread that made it, as so many workers would share them.
+class SectionRecorder : public ParallelObserver {
  public:
   explicit SectionRecorder(int workers);
-  ~SectionRecorder();
-  SectionRecorder(const SectionRecorder&) = delete;
-  SectionRecorder& operator=(const SectionRecorder&) = delete;
-
-  /// The calling thread's, null where none records.
-  static SectionRecorder* active();
 
   /// What was recorded so far; the last section, without pieces, has what came behind the others as its gap.
   std::vector<ParallelSection> finish();
 
-  int workers() const { return workers_; }
-  void begin_section(int64_t pieces, const void* code);
-  void end_section();
-  void end_piece();
-  void step(const void* progress, int64_t stage, bool waits);
+  void begin_section(int64_t pieces, const void* code) override;
+  void end_piece() override;
+  void end_section() override;
+  void step(const void* progress, int64_t stage, bool waits) override;
 
  private:
   double lap();  // since the last call
 
-  int workers_;
   bool in_section_ = false;
   double last_ = 0;
   std::vector<ParallelSection> sections_;
 };
 
-}  // namespace nibble
+}  // namespace nibble::benchmarks
