@@ -1,8 +1,11 @@
 #include "nibble/recipes/models/tokenizers.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 
 #include "nibble/core/base/error.h"
@@ -15,16 +18,18 @@
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/core/text/chat/model_chat_template.h"
 #include "nibble/core/text/chat/template_files.h"
+#include "nibble/recipes/environment/free_memory.h"
 
 namespace nibble {
 
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path) {
   const std::filesystem::path place(path);
-  if (!std::filesystem::is_directory(place)) return load_tokenizer(place);
-  for (const char* file : {"tokenizer.json", "tokenizer.model", "vocab.json"}) {
-    if (std::filesystem::exists(place / file)) return load_tokenizer(place);
-  }
-  return nullptr;
+  const auto is_there = [&](const char* file) { return std::filesystem::exists(place / file); };
+  constexpr std::array kFiles = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+  if (std::filesystem::is_directory(place) && std::ranges::none_of(kFiles, is_there)) return nullptr;
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(place);
+  return_free_memory();  // what its file was parsed to: more than it is itself
+  return tokenizer;
 }
 
 std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
@@ -147,14 +152,25 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
   return warnings;
 }
 
-int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
+int64_t tokens_of_tokenizer(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::map<std::string, std::string>, int64_t> known;  // by contents: loading takes longer
+  const std::map<std::string, std::string> contents = tokenizer_contents(path, "");
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(contents); found != known.end()) return found->second;
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(path);
-  if (!tokenizer || tokenizer->vocab_size() <= model_rows) return model_rows;
-  if (tokenizer->vocab_size() - model_rows <= model_rows / 8) return tokenizer->vocab_size();
-  throw InputError(path,
-                   "the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " tokens, the model only " +
-                       std::to_string(model_rows),
-                   "use the tokenizer that belongs to the model");
+  const int64_t tokens = tokenizer ? tokenizer->vocab_size() : 0;
+  if (!contents.empty()) known[contents] = tokens;
+  return tokens;
+}
+
+int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
+  const int64_t tokens = tokens_of_tokenizer(path);
+  if (tokens <= model_rows) return model_rows;
+  if (tokens - model_rows <= model_rows / 8) return tokens;
+  throw InputError(
+      path, "the tokenizer has " + std::to_string(tokens) + " tokens, the model only " + std::to_string(model_rows),
+      "use the tokenizer that belongs to the model");
 }
 
 std::map<std::string, std::string> tokenizer_contents(const std::filesystem::path& path,

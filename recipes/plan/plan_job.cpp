@@ -126,7 +126,10 @@ double bytes_in_memory(const fs::path& data) {
   return has("\"labels\"") ? 0.75 : 1.5;
 }
 
-// Tokenizer and data, as far as their files tell: vocabularies become tables of strings and ranks.
+// What a tokenizer holds for a token: its text, its id by the text, its merge.
+constexpr int64_t kTokenBytes = 160;
+
+// The data as far as their files tell, and the tokenizer where it is kept: of answers that are drawn.
 int64_t program_bytes(const Recipe& recipe) {
   std::error_code ignored;
   int64_t bytes = 0;
@@ -135,8 +138,9 @@ int64_t program_bytes(const Recipe& recipe) {
     return ignored ? int64_t{0} : static_cast<int64_t>(found);
   };
   if (recipe.pretrains() && recipe.model.tokenizer.empty()) bytes += kTokenizerTraining;
-  const fs::path tokenizer = tokenizer_path_of(recipe);
-  bytes += 3 * (fs::is_directory(tokenizer, ignored) ? size(tokenizer / "tokenizer.json") : size(tokenizer));
+  if (recipe.train.samples > 0 || recipe.has_rollouts()) {
+    bytes += kTokenBytes * tokens_of_tokenizer(tokenizer_path_of(recipe));
+  }
   for (const auto& source : recipe.data.train) {
     if (!fs::is_regular_file(source.path, ignored)) continue;
     bytes += std::llround(bytes_in_memory(source.path) * static_cast<double>(size(source.path)));

@@ -52,6 +52,11 @@ class VariedLengths(program.JobTest):
         program.write_tokenizer(self.model, 8192, ["<|pad|>"])
         self.keeps_to_the_plan()
 
+    def test_a_large_vocabulary(self):
+        self.init(SHAPE | {"vocab_size": 200000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
+        program.write_tokenizer(self.model, 200000)
+        self.keeps_to_the_plan()
+
     def test_packed(self):
         self.keeps_to_the_plan(data={"max_length": 512, "pack": True})
 
