@@ -111,7 +111,9 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   const auto side_by_side = ranks.split(takes_part ? 0 : 1, ranks.rank());
   const bool gathers = recipe.parallel.shard > 1 && recipe.parallel.zero >= 3 && at_work > tensor;
   std::optional<SpeedTrial> trial;
-  if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
+  if (takes_part) {
+    trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work, ranks.size());
+  }
   const auto measure = [&] {
     const bool large = SpeedTrial::is_large(job), draws = static_cast<bool>(job.block.draw);
     PartSeconds result = measure_steps(trial ? &*trial : nullptr, large, draws, at_work, ranks);
