@@ -8,6 +8,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
+#include "nibble/core/train/telemetry/progress.h"
 #include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
@@ -105,6 +106,7 @@ struct Training::Impl {
   int64_t first_step = run.step() + 1;
 
   void add_clock(StepResult& told) const;
+  void tell_evaluations_ahead() const;
   void after_update(Unfinished rest);
 };
 
@@ -172,6 +174,7 @@ void Training::finish_step(const StepResult& result) {
   const Metrics& of_block = impl_->data.block_metrics();
   told.metrics.insert(told.metrics.begin(), of_block.begin(), of_block.end());
   if (impl_->before_step) impl_->add_clock(told);
+  impl_->tell_evaluations_ahead();
   impl_->run.log(told, impl_->options.lr);
   impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
                                                                             : Unfinished::nothing);
@@ -187,6 +190,24 @@ void Training::Impl::add_clock(StepResult& told) const {
   const auto answers = static_cast<double>(recipe.train.microbatch_size * recipe.train.accumulate);
   told.metrics.emplace_back("episode", static_cast<double>(block) * answers);
   told.metrics.emplace_back("eps", static_cast<double>(here) * answers / seconds_since(began));
+}
+
+// Those after this step and later ones.
+void Training::Impl::tell_evaluations_ahead() const {
+  if (!data.has_eval()) return;
+  const Interval& every = recipe.train.eval_every;
+  const int64_t step = run.step(), last = data.total_steps();
+  int64_t times = 1;  // after the last step
+  if (every.steps > 0) {
+    times += (last - 1) / every.steps - (step - 1) / every.steps;
+  } else if (every.seconds > 0) {
+    const double steps = seconds_since(began) + static_cast<double>(last - step) * seconds_since(step_began);
+    times += static_cast<int64_t>(steps / every.seconds);
+  }
+  // A step goes forward, back to inputs, and to the weights where all are trained; forward again where it recomputes.
+  const bool recomputes = recipe.train.gradient_checkpointing == Recompute::block;
+  const int64_t passes = 2 + (recipe.adapter ? 0 : 1) + (recomputes ? 1 : 0);
+  observer.work({step, kEvaluationsAhead, 0, times * data.eval().dataset().report().tokens / passes});
 }
 
 // Evaluation, samples, checkpoint. The state stays that of the step: a stop saves it with what is left to do.

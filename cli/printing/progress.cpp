@@ -103,6 +103,7 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::work(const WorkProgress& progress) {
+  if (progress.what == kEvaluationsAhead) return progress_.expect_evaluations(static_cast<double>(progress.of));
   counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of);
 }
 

@@ -30,8 +30,30 @@ using Clock = std::chrono::steady_clock;
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 constexpr double kTrialSeconds = 1.5;
-constexpr int kWarmest = 8, kFewest = 3, kMost = 40;                                      // steps of a trial
-constexpr int64_t kExchanged[] = {int64_t{1} << 12, int64_t{1} << 19, int64_t{1} << 24};  // bytes
+constexpr int kWarmest = 8, kFewest = 3, kMost = 40;  // steps of a trial
+constexpr int64_t kFloat = 4;                         // bytes
+constexpr int64_t kSmallMessage = int64_t{1} << 12, kMessage = int64_t{1} << 19, kLargeMessage = int64_t{1} << 24;
+
+// Bytes exchanged: small, medium, and as many as the job has in a message, up to a size from where on they take time in
+// proportion. So what is measured needs no more memory than what is run.
+std::vector<int64_t> message_sizes(int64_t largest) {
+  std::vector<int64_t> sizes = {kSmallMessage, kMessage};
+  if (largest > kMessage) sizes.push_back(std::min(largest, kLargeMessage) / 64 * 64);
+  return sizes;
+}
+
+// Of weights and gradients: those of a layer, or of a whole adapter.
+int64_t largest_exchange(const PlanJob& job) {
+  int64_t largest = job.everything ? 0 : kFloat * job.model.trained_values();
+  for (const PlannedGroup& group : job.model.groups) {
+    largest = std::max(largest, group.frozen_bytes + kFloat * group.trained);
+  }
+  return largest;
+}
+
+int64_t largest_passed_on(const PlanJob& job) {
+  return kFloat * job.tokens * job.model.config.width * job.model.config.streams;
+}
 
 /// As many threads as a planned rank will have, as long as it lives; of the calling thread.
 class ThreadsOfTrial {
@@ -89,7 +111,9 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   const auto side_by_side = ranks.split(takes_part ? 0 : 1, ranks.rank());
   const bool gathers = recipe.parallel.shard > 1 && recipe.parallel.zero >= 3 && at_work > tensor;
   std::optional<SpeedTrial> trial;
-  if (takes_part) trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work);
+  if (takes_part) {
+    trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work, ranks.size());
+  }
   const auto measure = [&] {
     const bool large = SpeedTrial::is_large(job), draws = static_cast<bool>(job.block.draw);
     PartSeconds result = measure_steps(trial ? &*trial : nullptr, large, draws, at_work, ranks);
@@ -121,7 +145,7 @@ class Exchanges {
   void measure() {
     for (int round = -1; round < kRounds; ++round) {
       for (Kind& kind : kinds_) {
-        if (kind.bytes <= kExchanged[0]) all_.barrier("trial");
+        if (kind.bytes <= kSmallMessage) all_.barrier("trial");
         const double begin = seconds_now();
         kind.run();
         if (round >= 0) kind.taken.push_back(seconds_now() - begin);
@@ -148,13 +172,13 @@ class Exchanges {
 };
 
 // In groups of neighbours, all groups at the same time.
-GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const Wire& wire) {
+GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const Wire& wire, int64_t largest) {
   MemoryPool pool;
   GroupExchanges result;
   Exchanges exchanges(all);
   const std::vector<bool> present(static_cast<size_t>(group.size()), true);
   const auto me = static_cast<size_t>(group.rank());
-  for (const int64_t bytes : kExchanged) {
+  for (const int64_t bytes : message_sizes(largest)) {
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
     std::vector<int64_t> bounds;
     std::vector<size_t> byte_bounds;
@@ -181,25 +205,26 @@ GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const W
 }
 
 // There and back, between neighbours two by two: twice what one way takes.
-ByteCost measure_pass_on(Communicator& all) {
+ByteCost measure_pass_on(Communicator& all, int64_t largest) {
+  const auto pair = all.split(all.rank() / 2, all.rank());  // goes with what it has sent last
   MemoryPool pool;
   ByteCost twice;
   Exchanges exchanges(all);
-  const int other = all.rank() ^ 1;
-  for (const int64_t bytes : kExchanged) {
+  for (const int64_t bytes : message_sizes(largest)) {
     const Tensor there = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
     Tensor here = Tensor::zeros(pool, {bytes}, DType::u8, "exchanged values");
     exchanges.add(
         bytes,
-        [&all, there, here, other]() mutable {
-          if (other >= all.size()) return;
-          if (all.rank() < other) all.send("trial", there, other);
-          all.receive("trial", here, other);
-          if (all.rank() > other) all.send("trial", there, other);
+        [&pair, there, here]() mutable {
+          if (pair->size() == 1) return;
+          if (pair->rank() == 0) pair->send("trial", there, 1);
+          pair->receive("trial", here, 1 - pair->rank());
+          if (pair->rank() == 1) pair->send("trial", there, 0);
         },
         twice);
   }
   exchanges.measure();
+  pair->barrier("trial");
   std::vector<std::pair<double, double>> points = twice.points();
   for (auto& [bytes, seconds] : points) seconds /= 2;
   return ByteCost(std::move(points));
@@ -241,9 +266,9 @@ MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span
   for (int size = 2; size <= ranks.size(); ++size) {
     if (ranks.size() % size != 0) continue;
     const auto group = ranks.split(ranks.rank() / size, ranks.rank());
-    speed.exchange[size] = measure_exchanges(*group, ranks, wire);
+    speed.exchange[size] = measure_exchanges(*group, ranks, wire, largest_exchange(job));
   }
-  if (ranks.size() > 1) speed.pass_on = measure_pass_on(ranks);
+  if (ranks.size() > 1) speed.pass_on = measure_pass_on(ranks, largest_passed_on(job));
   return machine_speed_from_json(ranks.broadcast_text("trial", to_json(speed), 0));
 }
 

@@ -129,7 +129,7 @@ void halve_width(DecoderConfig& config) {
 }
 
 // Of whole layers, of which a rank has one of `tensor` parts.
-DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side) {
+DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side, int64_t ranks) {
   DecoderConfig config = job.model.config;
   const bool large = SpeedTrial::is_large(job);
   const PlannedGroup& layer = job.model.group(0);
@@ -147,7 +147,8 @@ DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_s
   for (; (bytes > most || (large && values > kTrialWeights)) && halves(config, tensor); halved()) halve_layers(config);
   const double weights = job.everything ? bytes / 4 : bytes;  // what one pass reads
   const int64_t cold = large ? 0 : static_cast<int64_t>(kCold / std::max(weights, 1.0)) + 1;
-  config.layers = std::min(config.layers, std::clamp<int64_t>(cold, 2, kMostLayers));
+  const int64_t most_layers = std::clamp<int64_t>(config.layers / ranks, 2, kMostLayers);
+  config.layers = std::min(config.layers, std::clamp<int64_t>(cold, 2, most_layers));
   if (bytes * static_cast<double>(config.layers) > room / 2) config.layers = 1;
   if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
   const double row =
@@ -212,11 +213,11 @@ ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConf
 
 struct SpeedTrial::Impl {
   Impl(const Recipe& asked, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
-       int64_t side_by_side)
+       int64_t side_by_side, int64_t ranks)
       : recipe(asked),
         job(of),
         tensor(parts.size()),
-        config(trial_config(of, tensor, side_by_side)),
+        config(trial_config(of, tensor, side_by_side, ranks)),
         rank{alone, pool, threads, 0},
         sharding(tensor_parallel(config, parts, pool)),
         model(trial_model(recipe, of, config, sharding.get(), rank)),
@@ -434,8 +435,8 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 }
 
 SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering,
-                       int threads, int64_t side_by_side)
-    : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side)) {}
+                       int threads, int64_t side_by_side, int64_t ranks)
+    : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side, ranks)) {}
 SpeedTrial::~SpeedTrial() = default;
 
 bool SpeedTrial::is_large(const PlanJob& job) {

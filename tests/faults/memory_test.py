@@ -27,13 +27,14 @@ class VariedLengths(program.JobTest):
         train = {"steps": 16, "microbatch_size": 1, "accumulate": 4, "save_every": 8} | sections.pop("train", {})
         recipe = self.recipe(train_on=self.data(rows=rows, length=512, vocab=1000, shortest=16), adapter={"r": 16},
                              train=train, **{"data": {"max_length": 512}} | sections)
-        planned = program.run("plan", recipe, "-n", ranks, "--json")
-        self.assertEqual(planned.code, 0, planned.err)
         if ranks == 1:
             ended = program.run("train", recipe)
             self.assertEqual(ended.code, 0, ended.err)
         else:
             self.assertEqual(self.ended(self.launch(ranks, "train", recipe), "a job"), 0, self.errors())
+        decided = self.folder / "out/recipe.json"  # with a number for every degree
+        planned = program.run("plan", decided if "auto" in recipe.read_text() else recipe, "-n", ranks, "--json")
+        self.assertEqual(planned.code, 0, planned.err)
         steps = self.metrics()
         last = steps[-1].get("rank_peak_memory_bytes") or [steps[-1]["peak_memory_bytes"]]
         for rank, (plan, measured) in enumerate(zip(json.loads(planned.out)["ranks"], last)):
@@ -71,6 +72,13 @@ class VariedLengths(program.JobTest):
 
     def test_tensor_parallel(self):
         self.keeps_to_the_plan(ranks=2, parallel={"tensor": 2})
+
+    def test_degrees_decided(self):
+        self.keeps_to_the_plan(ranks=2, parallel={"pipeline": "auto", "shard": "auto", "tensor": "auto"})
+
+    def test_degrees_of_a_tiny_model_decided(self):
+        self.init(program.CONFIG | {"max_position_embeddings": 512, "vocab_size": 1008})
+        self.keeps_to_the_plan(ranks=2, parallel={"pipeline": "auto", "shard": "auto"})
 
 
 @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer's own memory is resident too")

@@ -15,6 +15,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/ops/int8/int8_product.h"
+#include "nibble/core/train/telemetry/progress.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/train.h"
@@ -53,6 +54,7 @@ std::vector<std::vector<int64_t>> rows_of(const fs::path& path) {
 struct Job {
   TemporaryDirectory directory;
   std::vector<std::string> messages;
+  std::vector<int64_t> evaluations_ahead;  // at every step, see kEvaluationsAhead
   int64_t stop_after = -1;
   int64_t stop_from = -1;  // the time it is asked whether to stop, from 1
   int threads = 1;
@@ -65,6 +67,9 @@ struct Job {
     Observer observer;
     observer.on_message = [&](const std::string& line) { messages.push_back(line); };
     observer.on_step = [&](const StepReport& report) { last = report.step; };
+    observer.on_work = [&](const WorkProgress& progress) {
+      if (progress.what == kEvaluationsAhead) evaluations_ahead.push_back(progress.of);
+    };
     int64_t asked = 0;
     observer.stop_requested = [&] { return last == stop_after || ++asked == stop_from; };
     const Recipe read = parse_recipe(recipe.dump(), "test");
@@ -100,6 +105,27 @@ INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
                          testing::Values(std::pair{"lora_fp32", "stories-llama"},
                                          std::pair{"qlora_nf4_dq", "stories-llama-nf4-dq"}),
                          [](const auto& which) { return std::string(which.param.first); });
+
+// Of 60 tokens each after steps 2, 4 and 5: a third of a step's arithmetic, half of one where the weights are frozen.
+TEST(EvaluationsAhead, AreToldInTokensOfTraining) {
+  json recipe = {{"model", {{"path", test::data_path("stories-llama").string()}, {"compute_dtype", "f32"}}},
+                 {"data", {{"format", "tokens"}}},
+                 {"train", {{"steps", 5}, {"eval_every", 2}, {"gradient_checkpointing", "none"}}}};
+  for (const bool adapter : {false, true}) {
+    Job job;
+    const std::vector<int64_t> ids = {1, 9, 8, 7, 6, 5, 9, 8, 7, 6, 5, 4};
+    const std::string line = json{{"input_ids", ids}, {"labels", ids}}.dump() + "\n";
+    for (const char* name : {"train", "eval"}) {
+      const fs::path path = job.directory.path() / (std::string(name) + ".jsonl");
+      test::write_bytes(path, line + line + line + line + line);
+      recipe["data"][name] = path.string();
+    }
+    if (adapter) recipe["adapter"] = {{"r", 2}};
+    job.run(recipe);
+    const std::vector<int64_t> full = {60, 60, 40, 40, 20}, frozen = {90, 90, 60, 60, 30};
+    EXPECT_EQ(job.evaluations_ahead, adapter ? frozen : full);
+  }
+}
 
 /// The ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
 /// warm-up, evaluation, several epochs.

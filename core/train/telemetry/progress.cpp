@@ -41,11 +41,13 @@ double Progress::share_of_peak() const { return seconds_ > 0 ? peak_seconds_ / s
 
 double Progress::seconds_left() const {
   if (weight_ == 0) return 0;
-  const double in_steps = static_cast<double>(total_ - last_) * wall_ / weight_;
-  if (counted_to_ == first_) return in_steps;
-  // One of them follows the last step.
-  return in_steps +
-         between_ / static_cast<double>(counted_to_ - first_) * static_cast<double>(total_ + 1 - counted_to_);
+  double left = static_cast<double>(total_ - last_) * wall_ / weight_;
+  const bool has_between = counted_to_ > first_;
+  if (has_between) {  // one of them follows the last step
+    left += between_ / static_cast<double>(counted_to_ - first_) * static_cast<double>(total_ + 1 - counted_to_);
+  }
+  if (!(evaluates_ && has_between) && tokens_ > 0) left += expected_tokens_ * seconds_ / tokens_;
+  return left;
 }
 
 }  // namespace nibble

@@ -10,6 +10,10 @@ namespace nibble {
 /// Wall time of a step: with what it took to draw and judge its answers where it learns from such (step_time).
 double wall_seconds(const StepReport& report);
 
+/// WorkProgress::what of all evaluations that are still to come, told before every StepReport: done 0 of as many tokens
+/// as the run trains with the same arithmetic.
+inline constexpr const char* kEvaluationsAhead = "evaluations ahead";
+
 /// Exponential moving averages over steps; the first steps count fully, as in the bias correction of Adam (Kingma and
 /// Ba 2015). The loss is weighted by label tokens.
 class Progress {
@@ -21,14 +25,16 @@ class Progress {
   void add(const StepReport& report, double now);
   /// What lies between the last step and the next one comes back as often as evaluations do.
   void add(const EvaluationReport& report);
+  /// Of kEvaluationsAhead: counts until the first evaluation has been measured.
+  void expect_evaluations(double tokens) { expected_tokens_ = tokens; }
 
   double smoothed_loss() const;
   /// By wall_seconds().
   double tokens_per_second() const;
   /// Of the arithmetic that the CPU could do; 0 when not known.
   double share_of_peak() const;
-  /// Seconds until the run is through at the average seconds a step, with what lies between steps at the rate so far; 0
-  /// before the first step.
+  /// Seconds until the run is through at the average seconds a step, with what lies between steps at the rate so far
+  /// and the evaluations expected; 0 before the first step.
   double seconds_left() const;
 
  private:
@@ -39,6 +45,7 @@ class Progress {
   double between_ = 0;      // seconds between steps, those before step first_ + 1 to ...
   int64_t counted_to_ = 0;  // ... this one: where there are evaluations, the one behind the last of them
   bool evaluates_ = false, evaluated_ = false;  // ever; since the last step
+  double expected_tokens_ = 0;
 };
 
 }  // namespace nibble

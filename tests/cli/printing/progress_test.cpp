@@ -69,6 +69,13 @@ TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {
   EXPECT_EQ(text(), before) << "what is short is no line in a file";
 }
 
+TEST_F(Printed, TimeLeftHasEvaluationsThatAreAhead) {
+  observer_.work({1, kEvaluationsAhead, 0, 5000});  // of 100 tokens a step
+  now_ += 20;
+  observer_.step(report(1));
+  EXPECT_THAT(text(), ::testing::MatchesRegex("step 1/1000  [^\n]*  left 22s\n"));
+}
+
 TEST_F(Printed, TimeLeftCountsEvaluations) {
   for (int64_t step = 990; step <= 998; ++step) {
     now_ += 10;

@@ -20,7 +20,7 @@ json llama(int64_t width, int64_t hidden, int64_t layers, int64_t heads, int64_t
 }
 
 // Operations of one step of the trial for steps of 1,024 tokens: a plan takes half a dozen such steps.
-double operations(const json& config, bool full) {
+double operations(const json& config, bool full, int64_t ranks = 1) {
   const test::TemporaryDirectory folder;
   test::write_bytes(folder.path() / "config.json", config.dump());
   Recipe recipe;
@@ -34,7 +34,7 @@ double operations(const json& config, bool full) {
   recipe.data.max_length = 1024;
   const PlanJob job = plan_job(recipe);
   SelfComm alone;
-  return SpeedTrial(recipe, job, alone, nullptr, 1, 1).operations();
+  return SpeedTrial(recipe, job, alone, nullptr, 1, 1, ranks).operations();
 }
 
 TEST(SpeedTrial, StepsAreShortForModelsOfAnySize) {
@@ -47,6 +47,13 @@ TEST(SpeedTrial, StepsAreShortForModelsOfAnySize) {
       EXPECT_GT(found, 1e10) << config << full;
     }
   }
+}
+
+// 8 layers for one rank, a rank's 3 of the 24 for eight.
+TEST(SpeedTrial, HasNoMoreLayersThanARankOfManyHasOfTheModel) {
+  const json config = llama(256, 1024, 24, 4, 4, 512);
+  EXPECT_LT(operations(config, true, 8), operations(config, true) / 2);
+  EXPECT_EQ(operations(config, true, 3), operations(config, true));
 }
 
 // What is measured of smaller models is the width they have.

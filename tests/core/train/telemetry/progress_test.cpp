@@ -58,6 +58,32 @@ TEST(Progress, TimeLeftHasTheEvaluationsThatAreStillToCome) {
   }
 }
 
+// Steps train 5 tokens a second: 20 and what is expected until an evaluation was measured.
+TEST(Progress, TimeLeftHasEvaluationsBeforeTheFirstOneWasMeasured) {
+  Progress progress;
+  double now = 0;
+  for (int64_t step = 1; step <= 6; ++step) {
+    progress.expect_evaluations(step <= 3 ? 100 : 50);
+    progress.add(report(step, 1, 10, 2), now += 2);
+    const double in_steps = static_cast<double>(10 - step) * 2;
+    EXPECT_NEAR(progress.seconds_left(), in_steps + (step <= 3 ? 20 : 7 / 3.0 * 7), 1e-9) << step;
+    if (step == 3) {
+      progress.add(EvaluationReport());
+      now += 7;
+    }
+  }
+}
+
+// What a run that goes on makes up for is not measured.
+TEST(Progress, AnEvaluationBeforeTheFirstStepTellsNoTime) {
+  Progress progress;
+  progress.add(EvaluationReport());
+  progress.expect_evaluations(100);
+  progress.add(report(1, 1, 10, 2), 2);
+  progress.add(report(2, 1, 10, 2), 4);
+  EXPECT_NEAR(progress.seconds_left(), 8 * 2 + 20, 1e-9);
+}
+
 TEST(Progress, WhatComesBetweenStepsWithoutEvaluationsGoesOnAtItsRate) {
   Progress progress;
   double now = 0;
