@@ -125,7 +125,13 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
     record.fail("has no field \"" + record.file_name(name) + "\" for " + place(i),
                 "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
-  return value->is_string() ? value->get<std::string>() : value->dump();
+  std::string text = value->is_string() ? value->get<std::string>() : value->dump();
+  if (recipes_[i].type == RewardRecipe::Type::number && last_number(text).empty()) {
+    record.fail(
+        "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + value->dump().substr(0, 80),
+        "give every prompt a number there, or take another column or reward, such as exact");
+  }
+  return text;
 }
 
 void Rewards::check(const PromptRecord& record) const {

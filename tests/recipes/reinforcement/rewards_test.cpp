@@ -64,6 +64,26 @@ TEST(Rewards, ReadColumnsOfTheRecord) {
   EXPECT_THAT(error_of<InputError>([&] { Rewards{recipe}; }), HasSubstr("rewards (regex)"));
 }
 
+TEST(Rewards, RefuseAColumnWithoutTheNumberThatIsCompared) {
+  Recipe recipe;
+  recipe.rewards = {{.type = RewardRecipe::Type::number, .column = "answer"}};
+  recipe.data.fields = {{"answer", "solution"}};
+  const Rewards rewards(recipe);
+  const auto path = std::make_shared<const std::string>("p.jsonl");
+  const auto refused = [&](const char* text) {
+    const PromptRecord record{path, {text, 4}};
+    return error_of<InputError>([&] { rewards.check(record); });
+  };
+  EXPECT_EQ(refused(R"({"prompt": "?", "solution": "forty-two"})"),
+            R"(p.jsonl:4:1: has no number in "solution" for rewards (number): "forty-two"; give every prompt a number )"
+            "there, or take another column or reward, such as exact");
+  EXPECT_THAT(refused(R"({"prompt": "?", "solution": ""})"), HasSubstr(R"(rewards (number): ""; give)"));
+  EXPECT_THAT(refused(R"({"prompt": "?", "solution": [true]})"), HasSubstr("rewards (number): [true]; give"));
+  for (const char* right : {R"({"prompt": "?", "solution": "#### 42"})", R"({"prompt": "?", "solution": -7})"}) {
+    rewards.check({path, {right, 4}});
+  }
+}
+
 TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
   CommandReward counts({.type = RewardRecipe::Type::command,
                         .argv = {"/bin/sh", "-c", "i=0; while read -r l; do i=$((i+1)); echo $i; done"}},
