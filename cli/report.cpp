@@ -20,6 +20,7 @@ namespace {
 
 struct ReportFlags {
   std::string run, out, plots;
+  Replace replace = Replace::own;
 };
 
 void report(const ReportFlags& flags) {
@@ -27,6 +28,7 @@ void report(const ReportFlags& flags) {
   const std::filesystem::path page =
       flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
   guard_output(page, run_contents(flags.run));
+  require_replaceable_page(page, flags.replace);
   std::error_code error;
   if (!flags.plots.empty()) std::filesystem::create_directories(flags.plots, error);
   if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
@@ -43,6 +45,7 @@ void report(const ReportFlags& flags) {
 struct CompareFlags {
   std::vector<std::string> runs;
   std::string out;
+  Replace replace = Replace::own;
   bool json = false;
 };
 
@@ -80,7 +83,10 @@ void compare(const CompareFlags& flags) {
     logs.push_back(read_run_log(run));
   }
   if (logs.empty()) throw UsageError("there is no run to compare", "give the output.dir of each run");
-  if (!flags.out.empty()) write_file_atomically(flags.out, comparison_page(logs));
+  if (!flags.out.empty()) {
+    require_replaceable_page(flags.out, flags.replace);
+    write_file_atomically(flags.out, comparison_page(logs));
+  }
   if (flags.json) return print_as_json(logs);
   print_table(comparison_rows(logs));
   std::vector<std::vector<std::string>> differences = recipe_differences(logs);
@@ -96,6 +102,7 @@ void add_report_command(Command& nibble) {
   Command command = nibble.subcommand("report", "One HTML page of a run: curves, samples, recipe, environment");
   command.option("run", flags->run, "output.dir of a run, finished or not").required();
   command.option("--out", flags->out, "File to write (RUN/report.html)");
+  command.force_flag(flags->replace, "a page of nibble, as without it");
   command.option("--plots", flags->plots, "Also write every plot as SVG into this directory");
   command.footer("Example: nibble report runs/mine");
   command.run([flags] { report(*flags); });
@@ -106,6 +113,7 @@ void add_compare_command(Command& nibble) {
   Command command = nibble.subcommand("compare", "Runs side by side: numbers, and where their recipes differ");
   command.option("runs", flags->runs, "output.dir of each run").required();
   command.option("--out", flags->out, "Also write an HTML page with the curves over each other");
+  command.force_flag(flags->replace, "a page of nibble, as without it");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble compare runs/lora runs/qlora --out compare.html");
   command.run([flags] { compare(*flags); });

@@ -114,7 +114,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
                    const Objective& objective, const Recipe& recipe, const std::string& tokenizer, RankContext& rank,
                    const Observer& observer, ValueModel* value)
     : impl_(new Impl{run, model, parallel, data, objective, recipe, rank, observer, value,
-                     Samples(data, tokenizer, recipe.train.samples)}) {
+                     Samples(data, tokenizer, recipe.data.chat_template, recipe.train.samples)}) {
   if (value) {
     run.set_slicers(value->slicer(parallel.slicer()), value->written_slicer(parallel.written_slicer()));
   } else {

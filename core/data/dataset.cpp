@@ -11,6 +11,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/packing.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/formatting/readable.h"
 
 namespace nibble {
@@ -154,6 +155,21 @@ std::pair<Dataset, Dataset> Dataset::split(double fraction, uint64_t seed, int64
   summaries[0].put(parts.first);
   summaries[1].put(parts.second);
   return parts;
+}
+
+std::string Dataset::place(int64_t i) const {
+  int64_t before = info(i).record;  // records of the file in front of this one
+  for (const DataFileFacts& file : report_.files) {
+    if (before >= file.records) {
+      before -= file.records;
+      continue;
+    }
+    RecordReader reader(file.path);
+    RawRecord record;
+    while (reader.next(record) && before > 0) --before;
+    return record_place(file.path, record);
+  }
+  NIBBLE_CHECK(false, "a record of the files");
 }
 
 struct DatasetSummary::State {

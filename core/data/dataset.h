@@ -131,6 +131,8 @@ class Dataset {
   /// Tokens of sample i that are predicted and count in the loss when [begin, end) is a document of its own.
   int64_t trained(int64_t i, uint32_t begin, uint32_t end) const;
   SamplePreview preview(int64_t i, const Encoder& encoder) const;
+  /// Where the record of sample i stands (record_place), for messages: its file is read again up to there.
+  std::string place(int64_t i) const;
 
   /// Of the loaded sources, before split().
   const DatasetReport& report() const { return report_; }

@@ -12,10 +12,8 @@ namespace {
 
 // Whether the model ends where the rule finds the same as in the sample's answer.
 bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span<const int32_t> prompt,
-                   std::span<const int32_t> answer, const std::string& place, const StepContext& step) {
+                   std::span<const int32_t> answer, const std::string& expected, const StepContext& step) {
   const Tokenizer& tokenizer = comparison.tokenizer;
-  const std::optional<std::string> expected = comparison.rule.find(tokenizer.decode(answer, true));
-  if (!expected) throw InputError(place, "has an answer in which --answer finds nothing", "choose another --answer");
   GenerateOptions greedy;
   greedy.max_new_tokens = comparison.max_new_tokens;
   greedy.stop_ids = model.config().eos_ids;
@@ -57,8 +55,11 @@ ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder
     const std::span<const int32_t> question = ids.first(prompt), answer = ids.subspan(prompt);
     ++result.asked;
     if (comparison) {
-      const std::string place = options.train.front().path + ": record " + std::to_string(dataset.info(i).record + 1);
-      result.right += answers_alike(model, *comparison, question, answer, place, step);
+      const auto expected = comparison->rule.find(comparison->tokenizer.decode(answer, true));
+      if (!expected) {
+        throw InputError(dataset.place(i), "has an answer in which --answer finds nothing", "choose another --answer");
+      }
+      result.right += answers_alike(model, *comparison, question, answer, *expected, step);
       continue;
     }
     GenerateOptions greedy;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -14,9 +15,14 @@ constexpr const char* kEllipsis = "\u2026";
 
 }  // namespace
 
-Samples::Samples(const TrainingData& data, const std::string& tokenizer, int64_t count) {
+Samples::Samples(const TrainingData& data, const std::string& tokenizer, const std::string& chat_template,
+                 int64_t count) {
   if (count == 0) return;
   tokenizer_ = find_tokenizer(tokenizer);
+  if (tokenizer_ && chat_template.empty()) turn_ends_ = turn_end_ids(*tokenizer_);
+  if (tokenizer_ && !chat_template.empty()) {
+    turn_ends_ = turn_end_ids(*tokenizer_, open_chat_template(chat_template, *tokenizer_).get());
+  }
   const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
   for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
     const Sample sample = dataset.sample(i);
@@ -44,7 +50,7 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
   GenerateOptions greedy;
   greedy.stop_ids = model.config().eos_ids;
-  if (tokenizer_ && tokenizer_->eos_id()) greedy.stop_ids.push_back(*tokenizer_->eos_id());
+  greedy.stop_ids.insert(greedy.stop_ids.end(), turn_ends_.begin(), turn_ends_.end());
   const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
   bool stop = !prompts_.empty() && run.stop_asked();
   if (stop) return false;

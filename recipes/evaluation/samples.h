@@ -12,8 +12,9 @@ namespace nibble {
 /// sample is what comes before its first answer (trained tokens in a row); a text's is its first tokens.
 class Samples {
  public:
-  /// Opens the tokenizer at `tokenizer`, where there is one, to show them as text.
-  Samples(const TrainingData& data, const std::string& tokenizer, int64_t count);
+  /// Opens the tokenizer at `tokenizer`, where there is one, to show them as text. chat_template: as
+  /// open_chat_template takes it; what ends a turn there ends a continuation too.
+  Samples(const TrainingData& data, const std::string& tokenizer, const std::string& chat_template, int64_t count);
   ~Samples();
 
   /// Continues every prompt greedily, up to the length of what is expected (at most 96 tokens), and logs it as of
@@ -23,6 +24,7 @@ class Samples {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<int32_t> turn_ends_;
   std::vector<Prompt> prompts_;
   std::vector<std::vector<int32_t>> expected_;  // what the data go on with
   std::vector<bool> cut_;                       // whether they go on behind it

@@ -350,27 +350,17 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   return {gguf_architecture(config), static_cast<int64_t>(tensors.size()), writer.bytes(), {}, {}};
 }
 
-// Before the work begins; AtomicFile looks again when it is done. `mark`: how a file of our own begins.
-void refuse_to_replace(const fs::path& file, Replace replace, std::string_view mark, const std::string& kind) {
-  if (replace == Replace::anything || !fs::is_regular_file(file)) return;
-  if (replace == Replace::nothing) throw exists_already(file);
-  std::string begin(mark.size(), '\0');
-  std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  if (begin == mark || fs::is_empty(file)) return;
-  throw UsageError("is no " + kind, "choose another name, or replace it with --force=anything", file.string());
-}
-
 }  // namespace
 
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
   guard_output(request.out, {request.model, request.adapter});
-  refuse_to_replace(request.out, request.replace, "GGUF", "GGUF file");
+  require_replaceable_file(request.out, request.replace, "GGUF", "GGUF file");
   if (!request.modelfile.empty()) {
     guard_output(request.modelfile, {request.model, request.adapter});
     if (fs::absolute(request.modelfile).lexically_normal() == fs::absolute(request.out).lexically_normal()) {
       throw UsageError("is the file of the model as well", "give the Modelfile another name", request.modelfile);
     }
-    refuse_to_replace(request.modelfile, request.replace, kModelfileMark, "Modelfile of nibble export");
+    require_replaceable_file(request.modelfile, request.replace, kModelfileMark, "Modelfile of nibble export");
   }
   if (request.adapter_only) return export_adapter(request, rank);
   const CheckpointDir checkpoint(request.model);

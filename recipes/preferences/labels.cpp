@@ -20,16 +20,13 @@ std::string shown(const std::vector<float>& values) {
 }  // namespace
 
 std::vector<std::string> check_labels(const Dataset& dataset, const ObjectiveOptions& options, int64_t labels) {
-  const auto& files = dataset.report().files;
   std::map<std::vector<float>, int64_t> counts;
   bool classes = true;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     const std::vector<float> values = dataset.sample(i).values;
     const std::string mistake = label_mistake(options.problem_type, labels, values);
     if (!mistake.empty()) {
-      const std::string place = files.size() == 1 ? files.front().path : "data.train";
-      throw InputError(place + ": record " + std::to_string(dataset.info(i).record + 1),
-                       "has the label " + shown(values) + "; " + mistake,
+      throw InputError(dataset.place(i), "has the label " + shown(values) + "; " + mistake,
                        "correct it, or set objective.num_labels and objective.problem_type");
     }
     classes = classes && problem_type_of(options.problem_type, labels, values.size()) == ProblemType::single_label;

@@ -28,16 +28,16 @@ void check_prompts(const Recipe& recipe, const DecoderConfig& config, const Data
   dataset.for_each([&](int64_t i, const SampleInfo& prompt) {
     const int64_t length =
         has_answers ? static_cast<int64_t>(last_answer(dataset.sample(i)).first) : int64_t{prompt.length};
-    const std::string place = "data.train, record " + std::to_string(prompt.record + 1);
-    if (length == 0) throw InputError(place, "has no prompt that could be answered", "give prompts and answers");
+    if (length == 0)
+      throw InputError(dataset.place(i), "has no prompt that could be answered", "give prompts and answers");
     if (length >= most) {
       throw InputError(
-          place,
+          dataset.place(i),
           "has a prompt of " + std::to_string(length) + " tokens, the model was made for " + std::to_string(most),
           "lower data.max_length and set data.truncate to drop");
     }
     if (has_answers && length + objective.rollout.max_new_tokens > recipe.data.max_length) {
-      throw InputError(place,
+      throw InputError(dataset.place(i),
                        "has a prompt of " + std::to_string(length) +
                            " tokens, which leaves less than rollout.max_new_tokens of data.max_length",
                        "raise data.max_length, or take the record out");

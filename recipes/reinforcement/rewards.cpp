@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -74,7 +76,9 @@ double exact_reward(const std::string& answer, const std::string& expected) {
 
 double number_reward(const std::string& answer, const std::string& expected) {
   const std::string output = last_number(answer), right = last_number(expected);
-  return !output.empty() && !right.empty() && std::stod(output) == std::stod(right) ? 1 : 0;
+  if (output.empty() || right.empty()) return 0;
+  const double a = std::strtod(output.c_str(), nullptr), b = std::strtod(right.c_str(), nullptr);
+  return output == right || (a == b && std::isfinite(a)) ? 1 : 0;
 }
 
 double length_reward(int64_t tokens, int64_t max_completion_len, int64_t soft_punish_cache) {
@@ -125,7 +129,13 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
     record.fail("has no field \"" + record.file_name(name) + "\" for " + place(i),
                 "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
-  return value->is_string() ? value->get<std::string>() : value->dump();
+  std::string text = value->is_string() ? value->get<std::string>() : value->dump();
+  if (recipes_[i].type == RewardRecipe::Type::number && last_number(text).empty()) {
+    record.fail(
+        "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + value->dump().substr(0, 80),
+        "give every prompt a number there, or take another column or reward, such as exact");
+  }
+  return text;
 }
 
 void Rewards::check(const PromptRecord& record) const {

@@ -43,7 +43,7 @@ class Rewards {
   /// For metrics, each once.
   const std::vector<std::string>& names() const { return names_; }
   double weight(size_t i) const { return recipes_.at(i).weight; }
-  /// Throws InputError where the record of a prompt lacks a column.
+  /// Throws InputError where the record of a prompt lacks a column, or the number in it that a reward compares with.
   void check(const PromptRecord& record) const;
   /// [function][answer]; nan: nothing to say. stop: asked while commands and models judge, with how many of their
   /// scores are there; nothing is returned then. Throws InputError where a record lacks a column, or a command fails.

@@ -49,10 +49,8 @@ std::string escape_html(std::string_view text) {
 }
 
 std::string html_page(std::string_view title, const std::string& body) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-         "content=\"width=device-width, initial-scale=1\"><title>" +
-         escape_html(title) + "</title><link rel=\"icon\" href=\"data:,\"><style>" + std::string(kStyle) +
-         "</style></head><body>\n" + body + "</body></html>\n";
+  return std::string(kPageMark) + escape_html(title) + "</title><link rel=\"icon\" href=\"data:,\"><style>" +
+         std::string(kStyle) + "</style></head><body>\n" + body + "</body></html>\n";
 }
 
 std::string html_table(const std::vector<std::vector<std::string>>& rows, Columns columns) {

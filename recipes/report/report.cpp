@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/formatting/readable.h"
-#include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/train/telemetry/headline.h"
 #include "nibble/recipes/report/html.h"
 
@@ -131,7 +131,7 @@ std::string report_page(const RunLog& log) {
   for (const NamedPlot& named : run_plots(log)) body += "<div>" + svg(named.plot) + "</div>\n";
   body += "</div>\n" + samples(log) + answers(log) + facts(log);
   if (!log.recipe.empty()) body += "<h2>Recipe</h2>\n<pre>" + escape_html(log.recipe) + "</pre>\n";
-  return html_page("nibble: " + name_of(log), body);
+  return html_page(name_of(log), body);
 }
 
 std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs) {
@@ -188,7 +188,11 @@ std::string comparison_page(const std::vector<RunLog>& logs) {
     differences.insert(differences.begin(), head);
     body += "<h2>Where the recipes differ</h2>\n" + html_table(differences);
   }
-  return html_page("nibble: " + std::to_string(logs.size()) + " runs", body);
+  return html_page(std::to_string(logs.size()) + " runs", body);
+}
+
+void require_replaceable_page(const std::filesystem::path& file, Replace replace) {
+  require_replaceable_file(file, replace, kPageMark, "page of nibble");
 }
 
 void write_report(const std::filesystem::path& directory, const std::filesystem::path& target) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/recipes/report/plot.h"
 #include "nibble/recipes/report/run_log.h"
 
@@ -24,6 +25,9 @@ std::string report_page(const RunLog& log);
 std::string comparison_page(const std::vector<RunLog>& logs);
 /// The numbers of comparison_page, the first row is the head.
 std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs);
+
+/// require_replaceable_file() for such pages.
+void require_replaceable_page(const std::filesystem::path& file, Replace replace);
 
 /// Reads the run in `directory` and writes its page to `target`. Throws as read_run_log, IoError.
 void write_report(const std::filesystem::path& directory, const std::filesystem::path& target);

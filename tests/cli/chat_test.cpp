@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <map>
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
@@ -134,14 +135,17 @@ TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
               HasSubstr("the model's 24 positions are full: /reset forgets the conversation"));
 }
 
-TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
+// A tokenizer of the words w0 to w299, some of which are marks instead.
+std::string word_tokenizer(const std::map<int, std::string>& marks) {
   nlohmann::json tokenizer = {{"normalizer", nullptr},
                               {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
                               {"post_processor", nullptr},
                               {"decoder", nullptr},
                               {"model", {{"type", "WordLevel"}, {"unk_token", "w0"}}}};
-  for (int id = 0; id < 300; ++id) tokenizer["model"]["vocab"]["w" + std::to_string(id)] = id;
-  for (const auto& [id, mark] : {std::pair(300, "<|im_start|>"), std::pair(301, "<|im_end|>")}) {
+  for (int id = 0; id < 300; ++id) {
+    tokenizer["model"]["vocab"][marks.contains(id) ? marks.at(id) : "w" + std::to_string(id)] = id;
+  }
+  for (const auto& [id, mark] : marks) {
     tokenizer["added_tokens"].push_back({{"id", id},
                                          {"content", mark},
                                          {"single_word", false},
@@ -150,8 +154,38 @@ TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
                                          {"normalized", false},
                                          {"special", true}});
   }
+  return tokenizer.dump();
+}
+
+TEST_F(Chat, SamplesOfATrainingEndWhereItsTemplateEndsATurn) {
+  const int mark =
+      nlohmann::json::parse(run("generate --model me/small --ids 1,2 --max-new-tokens 1 --json").text)["ids"][0];
+  ASSERT_GT(mark, 3) << "what the model goes on with behind w1 w2";
   create_directory(root_ / "marks");
-  test::write_bytes(root_ / "marks/tokenizer.json", tokenizer.dump());
+  test::write_bytes(root_ / "marks/tokenizer.json", word_tokenizer({{mark, "<|im_end|>"}}));
+  test::write_bytes(root_ / "d.jsonl",
+                    R"({"messages": [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2 w3"}]})");
+  test::write_bytes(root_ / "t.jinja",
+                    "{% for m in messages %}{{ m.content + (' <|im_end|>' if m.role == 'assistant' else ' ') }}"
+                    "{% endfor %}");
+  test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},
+    "adapter": {"r": 2}, "data": {"train": "d.jsonl"}, "train": {"steps": 1, "samples": 1},
+    "output": {"dir": "run", "force": true}})");
+  const auto first_sample = [&](const std::string& more) {
+    const Said trained = run("train r.json" + more);
+    EXPECT_EQ(trained.code, 0) << trained.text;
+    const std::string lines = test::read_bytes(root_ / "run/samples.jsonl");
+    return nlohmann::json::parse(lines.substr(0, lines.find('\n')));
+  };
+  const nlohmann::json by_file = first_sample(" data.template=t.jinja");
+  EXPECT_EQ(by_file["text"], "") << by_file;
+  test::write_bytes(root_ / "marks/chat_template.jinja", test::read_bytes(root_ / "t.jinja"));
+  EXPECT_EQ(first_sample(""), by_file) << "the tokenizer's own";
+}
+
+TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
+  create_directory(root_ / "marks");
+  test::write_bytes(root_ / "marks/tokenizer.json", word_tokenizer({{300, "<|im_start|>"}, {301, "<|im_end|>"}}));
   test::write_bytes(root_ / "d.jsonl",
                     R"({"messages": [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]})");
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},

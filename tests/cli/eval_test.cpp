@@ -106,7 +106,7 @@ TEST_F(Eval, WhatCannotBeComparedIsSaid) {
   const std::string words = "eval --model run/model --data d.jsonl --exact-match ";
   EXPECT_THAT(run(words + "--answer regex").text, HasSubstr("--answer regex and --pattern go together"));
   EXPECT_THAT(run(words + "--answer regex --pattern '(x)'").text,
-              HasSubstr("d.jsonl: record 1: has an answer in which --answer finds nothing"));
+              HasSubstr("d.jsonl:1:1: has an answer in which --answer finds nothing"));
   EXPECT_EQ(run("eval --model run/model --data d.jsonl --answer number").code, 2);
 }
 

@@ -66,6 +66,27 @@ TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   EXPECT_FALSE(exists(root_ / "page.html"));
 }
 
+TEST_F(Export, PagesReplaceNoFileOfOthersUnasked) {
+  for (const std::string words : {"report run --out page.html", "compare run --out page.html"}) {
+    for (const std::string more : {"", " --force"}) {
+      test::write_bytes(root_ / "page.html", "<!doctype html>\n<title>My thesis</title>");
+      const Said kept = run(words + more);
+      EXPECT_EQ(kept.code, 2) << words;
+      EXPECT_EQ(kept.text,
+                "error: page.html: is no page of nibble; choose another name, or replace it with --force=anything\n");
+      EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("My thesis</title>")) << words;
+    }
+    for (const std::string more : {" --force=anything", "", " --force"}) {
+      const Said written = run(words + more);
+      EXPECT_EQ(written.code, 0) << written.text;
+      EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("</html>\n")) << words;
+    }
+  }
+  EXPECT_EQ(run("report run").code, 0) << "over the page that train wrote";
+  test::write_bytes(root_ / "run/report.html", "notes");
+  EXPECT_EQ(run("report run").code, 2);
+}
+
 TEST_F(Export, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
   const std::string help = run("--help").text;
   const size_t heading = help.find("Tools for checking");

@@ -129,8 +129,8 @@ class Distillation(RolloutTest):
                 ({"lmbda": 1.5}, {}, 2, "objective.lmbda"),
                 ({"lmbda": 0.5}, {"rollout": {**rollout, "completions": 2}}, 2, "one answer to a prompt"),
                 ({"lmbda": 0.5}, {"rollout": {**rollout, "file": "given.jsonl"}}, 2, "contradicts rollout.file"),
-                ({"lmbda": 0.5}, {"data": {"train": str(texts), **tokens}}, 3, "record 1: has no prompt"),
-                ({"lmbda": 0.5}, {"data": {"train": str(long), **tokens}}, 3, "record 1: has a prompt of 28 tokens")):
+                ({"lmbda": 0.5}, {"data": {"train": str(texts), **tokens}}, 3, "texts.jsonl:1:1: has no prompt"),
+                ({"lmbda": 0.5}, {"data": {"train": str(long), **tokens}}, 3, "long.jsonl:1:1: has a prompt of 28 tokens")):
             done = run("train", self.mixed_recipe("bad", teacher, objective, **sections))
             self.assertEqual(done.code, code, done.err)
             self.assertIn(words, done.err.splitlines()[-1])

@@ -407,7 +407,7 @@ class Rollouts(RolloutTest):
         for command in ("validate", "train"):
             done = run(command, recipe)
             self.assertEqual(done.code, 3, done.err)
-            self.assertIn(f"record 1: has a prompt of {limit + 1} tokens, the model was made for {limit}",
+            self.assertIn(f"{self.prompts}:1:1: has a prompt of {limit + 1} tokens, the model was made for {limit}",
                           done.err.splitlines()[-1])
 
     def test_short_prompts_may_have_a_max_length_beyond_the_model(self):

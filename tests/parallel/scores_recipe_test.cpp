@@ -229,7 +229,7 @@ TEST_F(Scores, RefuseWhatDoesNotFit) {
   wanted["objective"]["num_labels"] = 2;
   wanted["data"].erase("eval_fraction");
   wanted["train"].erase("eval_every");
-  EXPECT_THAT(refused(wanted), HasSubstr("record 3: has the label 2; a class is one whole number from 0 to 1"));
+  EXPECT_THAT(refused(wanted), HasSubstr(".jsonl:3:1: has the label 2; a class is one whole number from 0 to 1"));
   wanted = recipe_for("class");
   wanted["data"]["train"] = labeled("text", [](int) { return "spam"; });
   EXPECT_THAT(refused(wanted), HasSubstr("text.jsonl:1"));

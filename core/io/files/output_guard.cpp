@@ -3,12 +3,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/files/temporary_name.h"
 
 namespace nibble {
@@ -65,6 +66,15 @@ void guard_output(const fs::path& out, const std::vector<fs::path>& inputs) {
     }
   }
   sweep_leftovers(target.parent_path(), target.filename().string());
+}
+
+void require_replaceable_file(const fs::path& file, Replace replace, std::string_view mark, const std::string& kind) {
+  if (replace == Replace::anything || !fs::is_regular_file(file)) return;
+  if (replace == Replace::nothing) throw exists_already(file);
+  std::string begin(mark.size(), '\0');
+  std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin == mark || fs::is_empty(file)) return;
+  throw UsageError("is no " + kind, "choose another name, or replace it with --force=anything", file.string());
 }
 
 }  // namespace nibble

@@ -1,6 +1,10 @@
 #pragma once
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "nibble/core/io/files/atomic_file.h"
 
 namespace nibble {
 
@@ -9,5 +13,11 @@ namespace nibble {
 /// of links, "..", hard links or another mount of the same directory; a link to a file in an input directory stands for
 /// that file. Then removes what a command that was killed has left of `out`.
 void guard_output(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
+
+/// Throws UsageError where a regular file is at `file` that `replace` keeps: Replace::own all but empty ones and those
+/// that begin with `mark`, as every `kind` ("GGUF file") that nibble writes does. For before the work; AtomicFile looks
+/// again when it is done.
+void require_replaceable_file(const std::filesystem::path& file, Replace replace, std::string_view mark,
+                              const std::string& kind);
 
 }  // namespace nibble

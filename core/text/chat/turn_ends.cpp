@@ -27,18 +27,24 @@ std::vector<int32_t> ends_of_directory(const std::filesystem::path& directory) {
 
 }  // namespace
 
-std::vector<int32_t> turn_end_ids(const Tokenizer& tokenizer) {
+std::vector<int32_t> turn_end_ids(const Tokenizer& tokenizer, const ChatTemplate* chat_template) {
   std::vector<int32_t> ends;
   if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
+  if (chat_template == nullptr) return ends;
+  const std::vector<int32_t> ids = tokenizer.encode(end_of_turn(*chat_template), false);
+  if (ids.size() == 1 && tokenizer.is_special(ids[0]) && !std::ranges::count(ends, ids[0])) ends.push_back(ids[0]);
+  return ends;
+}
+
+std::vector<int32_t> turn_end_ids(const Tokenizer& tokenizer) {
   const TokenRoles& roles = tokenizer.roles();
-  if (!roles.chat_templates.contains("default")) return ends;
+  if (!roles.chat_templates.contains("default")) return turn_end_ids(tokenizer, nullptr);
   try {
     const ModelChatTemplate chat(ModelTemplates(roles.chat_templates, roles.special_tokens, "chat_template"));
-    const std::vector<int32_t> ids = tokenizer.encode(end_of_turn(chat), false);
-    if (ids.size() == 1 && tokenizer.is_special(ids[0]) && !std::ranges::count(ends, ids[0])) ends.push_back(ids[0]);
+    return turn_end_ids(tokenizer, &chat);
   } catch (const InputError&) {  // a broken template is for whoever renders with it to report
+    return turn_end_ids(tokenizer, nullptr);
   }
-  return ends;
 }
 
 void complete_end_ids(const std::filesystem::path& directory) {

@@ -292,6 +292,24 @@ TEST(Dataset, ARecordOfSeveralSamplesIsAGroupOrNothing) {
   EXPECT_FALSE(dataset.continues_group(2));
 }
 
+TEST(Dataset, KnowsWhereTheRecordOfASampleStands) {
+  Files files;
+  const std::string first = files.write("d/1.jsonl", "\nno record\n" + numbered_lines(2) + "\n" + numbered_lines(1));
+  const std::string second = files.write("d/2.json", "[\n {\"text\": \"c\"},\n  {\"text\": \"d\"}]");
+  DataOptions options;
+  options.skip_bad = 1;
+  const Dataset dataset = load(files.path("d"), options);
+  std::vector<std::string> places;
+  for (int64_t i = 0; i < dataset.size(); ++i) places.push_back(dataset.place(i));
+  const std::vector<std::string> wanted = {first + ":3:1", first + ":4:1", first + ":6:1", second + ":2:2",
+                                           second + ":3:3"};
+  EXPECT_EQ(places, wanted);
+  const auto [train, eval] = dataset.split(0.2, 7, 64);
+  for (const Dataset* part : {&train, &eval}) {
+    for (int64_t i = 0; i < part->size(); ++i) EXPECT_EQ(part->place(i), wanted[part->info(i).record - 1]);
+  }
+}
+
 TEST(Dataset, PreviewShowsTokensAndWhatIsTrained) {
   Files files;
   const Dataset dataset = load(files.write("a.jsonl", R"({"prompt": "a", "completion": "b"})"));

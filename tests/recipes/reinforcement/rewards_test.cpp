@@ -23,6 +23,10 @@ TEST(Rewards, NumberComparesTheLastNumbers) {
   EXPECT_EQ(number_reward("it is -3", "3"), 0);
   EXPECT_EQ(number_reward("I do not know", "3"), 0);
   EXPECT_EQ(number_reward("42 or 43", "42"), 0);
+  const std::string many(400, '9');  // more than a double holds
+  EXPECT_EQ(number_reward(many, "9"), 0);
+  EXPECT_EQ(number_reward(many, many + "9"), 0);
+  EXPECT_EQ(number_reward(many, many), 1);
 }
 
 TEST(Rewards, ExactLeavesBlanksOut) {
@@ -62,6 +66,26 @@ TEST(Rewards, ReadColumnsOfTheRecord) {
   rewards.check(record);
   recipe.rewards = {{.type = RewardRecipe::Type::regex, .pattern = "(a"}};
   EXPECT_THAT(error_of<InputError>([&] { Rewards{recipe}; }), HasSubstr("rewards (regex)"));
+}
+
+TEST(Rewards, RefuseAColumnWithoutTheNumberThatIsCompared) {
+  Recipe recipe;
+  recipe.rewards = {{.type = RewardRecipe::Type::number, .column = "answer"}};
+  recipe.data.fields = {{"answer", "solution"}};
+  const Rewards rewards(recipe);
+  const auto path = std::make_shared<const std::string>("p.jsonl");
+  const auto refused = [&](const char* text) {
+    const PromptRecord record{path, {text, 4}};
+    return error_of<InputError>([&] { rewards.check(record); });
+  };
+  EXPECT_EQ(refused(R"({"prompt": "?", "solution": "forty-two"})"),
+            R"(p.jsonl:4:1: has no number in "solution" for rewards (number): "forty-two"; give every prompt a number )"
+            "there, or take another column or reward, such as exact");
+  EXPECT_THAT(refused(R"({"prompt": "?", "solution": ""})"), HasSubstr(R"(rewards (number): ""; give)"));
+  EXPECT_THAT(refused(R"({"prompt": "?", "solution": [true]})"), HasSubstr("rewards (number): [true]; give"));
+  for (const char* right : {R"({"prompt": "?", "solution": "#### 42"})", R"({"prompt": "?", "solution": -7})"}) {
+    rewards.check({path, {right, 4}});
+  }
 }
 
 TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
