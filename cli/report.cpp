@@ -29,16 +29,19 @@ void report(const ReportFlags& flags) {
       flags.out.empty() ? std::filesystem::path(flags.run) / "report.html" : std::filesystem::path(flags.out);
   guard_output(page, run_contents(flags.run));
   require_replaceable_page(page, flags.replace);
+  const auto plot_file = [&](const NamedPlot& plot) {
+    return std::filesystem::path(flags.plots) / (plot.name + ".svg");
+  };
+  const std::vector<NamedPlot> plots = flags.plots.empty() ? std::vector<NamedPlot>() : run_plots(log);
+  for (const NamedPlot& plot : plots) require_replaceable_plot(plot_file(plot), flags.replace);
   std::error_code error;
   if (!flags.plots.empty()) std::filesystem::create_directories(flags.plots, error);
   if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
   write_file_atomically(page, report_page(log));
   say(stdout, page.string());
-  if (flags.plots.empty()) return;
-  for (const NamedPlot& named : run_plots(log)) {
-    const std::filesystem::path file = std::filesystem::path(flags.plots) / (named.name + ".svg");
-    write_file_atomically(file, svg(named.plot));
-    say(stdout, file.string());
+  for (const NamedPlot& plot : plots) {
+    write_file_atomically(plot_file(plot), svg(plot.plot));
+    say(stdout, plot_file(plot).string());
   }
 }
 
@@ -102,7 +105,7 @@ void add_report_command(Command& nibble) {
   Command command = nibble.subcommand("report", "One HTML page of a run: curves, samples, recipe, environment");
   command.option("run", flags->run, "output.dir of a run, finished or not").required();
   command.option("--out", flags->out, "File to write (RUN/report.html)");
-  command.force_flag(flags->replace, "a page of nibble, as without it");
+  command.force_flag(flags->replace, "a page or plot of nibble, as without it");
   command.option("--plots", flags->plots, "Also write every plot as SVG into this directory");
   command.footer("Example: nibble report runs/mine");
   command.run([flags] { report(*flags); });
@@ -113,7 +116,7 @@ void add_compare_command(Command& nibble) {
   Command command = nibble.subcommand("compare", "Runs side by side: numbers, and where their recipes differ");
   command.option("runs", flags->runs, "output.dir of each run").required();
   command.option("--out", flags->out, "Also write an HTML page with the curves over each other");
-  command.force_flag(flags->replace, "a page of nibble, as without it");
+  command.force_flag(flags->replace, "a page or plot of nibble, as without it");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble compare runs/lora runs/qlora --out compare.html");
   command.run([flags] { compare(*flags); });

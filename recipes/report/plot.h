@@ -2,6 +2,7 @@
 // Curves and bars as pictures: SVG text.
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct Plot {
   bool from_zero = false;  ///< the y axis starts at 0
   bool x_doubles = false;  ///< x are exponents of two: its ticks show 1, 2, 4, 8
 };
+
+/// How every plot begins.
+inline constexpr std::string_view kPlotMark = "<svg class=\"nibble-plot\"";
 
 /// A picture of `width` times `height`, complete <svg> element; text takes the colour of what is around it.
 std::string svg(const Plot& plot, int width = 560, int height = 280);

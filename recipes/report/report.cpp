@@ -195,6 +195,10 @@ void require_replaceable_page(const std::filesystem::path& file, Replace replace
   require_replaceable_file(file, replace, kPageMark, "page of nibble");
 }
 
+void require_replaceable_plot(const std::filesystem::path& file, Replace replace) {
+  require_replaceable_file(file, replace, kPlotMark, "plot of nibble");
+}
+
 void write_report(const std::filesystem::path& directory, const std::filesystem::path& target) {
   write_file_atomically(target, report_page(read_run_log(directory)));
 }

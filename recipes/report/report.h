@@ -26,8 +26,9 @@ std::string comparison_page(const std::vector<RunLog>& logs);
 /// The numbers of comparison_page, the first row is the head.
 std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs);
 
-/// require_replaceable_file() for such pages.
+/// require_replaceable_file() for such pages, and for plots.
 void require_replaceable_page(const std::filesystem::path& file, Replace replace);
+void require_replaceable_plot(const std::filesystem::path& file, Replace replace);
 
 /// Reads the run in `directory` and writes its page to `target`. Throws as read_run_log, IoError.
 void write_report(const std::filesystem::path& directory, const std::filesystem::path& target);

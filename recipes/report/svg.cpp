@@ -15,7 +15,7 @@ std::string number(double value) { return formatted("%.1f", value); }
 std::string svg(const Plot& plot, int width, int height) {
   const detail::Drawing drawing = detail::lay_out(plot, width, height);
   const std::string size = std::to_string(width) + " " + std::to_string(height);
-  std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size +
+  std::string text = std::string(kPlotMark) + " xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + size +
                      "\" font-family=\"system-ui, sans-serif\" font-size=\"12\" role=\"img\"><title>" +
                      escape_html(plot.title) + "</title>\n";
   for (const detail::Stroke& stroke : drawing.strokes) {

@@ -85,6 +85,12 @@ TEST_F(Export, PagesReplaceNoFileOfOthersUnasked) {
   EXPECT_EQ(run("report run").code, 0) << "over the page that train wrote";
   test::write_bytes(root_ / "run/report.html", "notes");
   EXPECT_EQ(run("report run").code, 2);
+  test::write_bytes(root_ / "run/report.html", "");
+  test::write_bytes(root_ / "loss.svg", "<svg>mine</svg>");
+  EXPECT_EQ(run("report run --plots .").code, 2);
+  EXPECT_EQ(test::read_bytes(root_ / "loss.svg"), "<svg>mine</svg>");
+  for (const char* more : {" --force=anything", ""}) EXPECT_EQ(run("report run --plots ." + std::string(more)).code, 0);
+  EXPECT_GT(std::filesystem::file_size(root_ / "loss.svg"), 100u);
 }
 
 TEST_F(Export, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
