@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/gemm.h"
@@ -54,6 +56,30 @@ struct Case {
   }
 };
 
+/// A weight of each group, and what they are.
+struct Weights {
+  std::vector<WeightView> views;
+  std::vector<Tensor> dense;
+};
+
+/// Made once for all cases of these sizes.
+const Weights& weights_of(int64_t rows, int64_t columns, bool four_bit) {
+  static MemoryPool pool;
+  static std::map<std::tuple<int64_t, int64_t, bool>, Weights> all;
+  Weights& made = all[{rows, columns, four_bit}];
+  if (!made.views.empty()) return made;
+  const auto count = std::ssize(kCounts);
+  const FourBitMatrix codes = four_bit ? random_matrix(pool, count * rows, columns, 64, true) : FourBitMatrix();
+  const WeightView whole =
+      four_bit ? WeightView(codes, "weights") : WeightView(random(pool, {count * rows, columns}, DType::bf16));
+  for (int64_t g = 0; g < count; ++g) {
+    made.views.push_back(whole.slice_rows(g * rows, (g + 1) * rows));
+    const WeightView& own = made.views.back();
+    made.dense.push_back(four_bit ? expanded(pool, own.four_bit, DType::f32) : own.dense);
+  }
+  return made;
+}
+
 struct Operands {
   MemoryPool pool;
   RowGroups groups = groups_of(pool, kCounts);
@@ -67,16 +93,10 @@ struct Operands {
     weights.transposed = k.transposed;
     if (k.rank > 0) weights.left = random(pool, {groups.size(), k.rank}, k.x);
     if (k.biases) weights.bias_weights = random(pool, {groups.size()}, DType::f32);
-    const Shape shape = k.transposed ? Shape{k.out, k.in} : Shape{k.in, k.out};
-    const auto count = static_cast<int64_t>(kCounts.size());
-    const FourBitMatrix all = random_matrix(pool, count * shape[0], shape[1], 64, true);
-    const WeightView stored(all, "weights");
-    const Tensor numbers = random(pool, {count * shape[0], shape[1]}, DType::bf16);
-    for (int64_t g = 0; g < count; ++g) {
-      const int64_t begin = g * shape[0], end = begin + shape[0];
-      const WeightView own = (k.four_bit ? stored : WeightView(numbers)).slice_rows(begin, end);
-      weights.w.push_back(own);
-      dense.push_back(k.four_bit ? expanded(pool, own.four_bit, DType::f32) : own.dense);
+    const Weights& made = weights_of(k.transposed ? k.out : k.in, k.transposed ? k.in : k.out, k.four_bit);
+    weights.w = made.views;
+    dense = made.dense;
+    for (size_t g = 0; g < kCounts.size(); ++g) {
       if (k.rank > 0) weights.right.push_back(random(pool, {k.rank, k.out}, DType::f32));
       if (k.biases) weights.biases.push_back(random(pool, {k.out}, DType::f32));
     }
