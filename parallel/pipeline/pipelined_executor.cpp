@@ -160,7 +160,7 @@ Tensor PipelinedExecutor::next_logits(const Batch& batch, const StepContext& ste
 }
 
 Tensor PipelinedExecutor::pass_on(DecoderPass& pass, int64_t tokens) {
-  const Tensor above =
+  Tensor above =
       pass.forward(decoder().has_embedding() ? Tensor() : receive("activations", stages_.rank() - 1, tokens));
   if (decoder().has_head()) return above;
   stages_.send("activations", above, stages_.rank() + 1);

@@ -30,13 +30,13 @@ struct TemplateForm {
   std::string_view name;
   std::string_view start;  // of the whole text
   Turn system, user, assistant, tool;
-  std::string_view between;            // after an assistant turn
-  std::string_view answer_start = "";  // trained, in front of the answer, not in the prompt
+  std::string_view between;       // after an assistant turn
+  std::string_view answer_start;  // trained, in front of the answer, not in the prompt
   SystemMessage system_message = SystemMessage::own_turn;
-  bool alternates = false;                  // user and assistant must take turns
-  bool trims = false;                       // white space around contents is taken away
-  std::string_view first_user_before = "";  // instead of user.before, where there is no system message
-  bool has_tokens = false;                  // the marks in <> are tokens of the model it is from
+  bool alternates = false;             // user and assistant must take turns
+  bool trims = false;                  // white space around contents is taken away
+  std::string_view first_user_before;  // instead of user.before, where there is no system message
+  bool has_tokens = false;             // the marks in <> are tokens of the model it is from
 };
 
 constexpr std::string_view kAlpacaStart =

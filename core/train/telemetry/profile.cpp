@@ -140,7 +140,7 @@ std::filesystem::path write_trace(const Trace& trace, const std::filesystem::pat
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw IoError(directory.string(), "cannot be made: " + error.message());
-  const std::filesystem::path path = directory / ("rank-" + std::to_string(trace.rank()) + ".json");
+  std::filesystem::path path = directory / ("rank-" + std::to_string(trace.rank()) + ".json");
   write_file_atomically(path, trace.chrome_json());
   return path;
 }
