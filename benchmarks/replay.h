@@ -33,7 +33,7 @@ struct Replay {
 Replay replay(std::span<const ParallelSection> sections, int workers, double overhead);
 
 /// Of recordings of the same work the shorter time of every gap and piece: other processes only ever add time. Throws
-/// InternalError unless both have the same sections.
+/// std::logic_error unless both have the same sections.
 void keep_shortest(std::vector<ParallelSection>& sections, std::span<const ParallelSection> again);
 
 /// The function that the pieces of ParallelSection::code belong to, "adamw", as nm (binutils) finds it in the running

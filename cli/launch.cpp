@@ -338,7 +338,7 @@ void run(const Flags& flags) {
   const std::string crowd = flags.hosts.empty() ? crowd_warning(flags.ranks, options.threads) : "";
   if (!crowd.empty()) say(stderr, crowd);
   if (const std::vector<NumaNode> nodes = numa_nodes(); flags.hosts.empty() && nodes.size() > 1) {
-    std::fprintf(stderr, "NUMA: %s; %s, each bound to its own\n", describe(nodes).c_str(),
+    std::fprintf(stderr, "NUMA: %s; %s, each bound to its own\n", numa_nodes_text(nodes).c_str(),
                  count_text(flags.ranks, "rank").c_str());
   }
   options.launcher = mpi_launcher(mpi_library());

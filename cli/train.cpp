@@ -28,6 +28,7 @@
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/train.h"
 
 namespace nibble::cli {

@@ -8,7 +8,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
-#include "nibble/core/train/telemetry/progress.h"
 #include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
@@ -207,7 +206,7 @@ void Training::Impl::tell_evaluations_ahead() const {
   // A step goes forward, back to inputs, and to the weights where all are trained; forward again where it recomputes.
   const bool recomputes = recipe.train.gradient_checkpointing == Recompute::block;
   const int64_t passes = 2 + (recipe.adapter ? 0 : 1) + (recomputes ? 1 : 0);
-  observer.work({step, kEvaluationsAhead, 0, times * data.eval().dataset().report().tokens / passes});
+  observer.evaluations_ahead(times * data.eval().dataset().report().tokens / passes);
 }
 
 // Evaluation, samples, checkpoint. The state stays that of the step: a stop saves it with what is left to do.

@@ -78,6 +78,7 @@ Observer ProgressPrinter::observer() {
   observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
   observer.on_step = [this](const StepReport& report) { step(report); };
   observer.on_work = [this](const WorkProgress& progress) { work(progress); };
+  observer.on_evaluations_ahead = [this](int64_t tokens) { progress_.expect_evaluations(static_cast<double>(tokens)); };
   observer.on_evaluation = [this](const EvaluationReport& report) { evaluation(report); };
   observer.on_sample = [this](const SampleReport& report) { sample(report); };
   observer.on_checkpoint = [this](int64_t, const std::string& path) { print_line("saved " + path); };
@@ -103,7 +104,6 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::work(const WorkProgress& progress) {
-  if (progress.what == kEvaluationsAhead) return progress_.expect_evaluations(static_cast<double>(progress.of));
   counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of);
 }
 

@@ -90,15 +90,4 @@ void bind_thread(const NumaNode& cores) {
   sched_setaffinity(0, sizeof wanted, &wanted);
 }
 
-NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks) {
-  NumaNode cores;
-  const int count = static_cast<int>(nodes.size());
-  if (count == 1) return cores;
-  const int begin = place * count / ranks, end = std::max(begin + 1, (place + 1) * count / ranks);
-  for (int node = begin; node < end; ++node) {
-    cores.insert(cores.end(), nodes[static_cast<size_t>(node)].begin(), nodes[static_cast<size_t>(node)].end());
-  }
-  return cores;
-}
-
 }  // namespace nibble

@@ -19,8 +19,4 @@ std::vector<NumaNode> numa_nodes(const std::filesystem::path& sys = "/sys");
 /// where they did.
 void bind_thread(const NumaNode& cores);
 
-/// The cores for rank `place` of `ranks` on this machine: a node, or several where there are fewer ranks; empty where
-/// it has but one node.
-NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks);
-
 }  // namespace nibble

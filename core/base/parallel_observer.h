@@ -10,7 +10,7 @@ namespace nibble {
 /// it.
 class ParallelObserver {
  public:
-  /// Throws InternalError where another lives on this thread.
+  /// A second one on a thread is a mistake in the program (std::logic_error).
   explicit ParallelObserver(int workers);
   virtual ~ParallelObserver();
   ParallelObserver(const ParallelObserver&) = delete;

@@ -134,7 +134,7 @@ class Dataset {
   /// Where the record of sample i stands (record_place), for messages: its file is read again up to there.
   std::string place(int64_t i) const;
 
-  /// Of the loaded sources, before split().
+  /// Files and records are of the loaded sources, samples and tokens of this part.
   const DatasetReport& report() const { return report_; }
 
   /// 16 hex digits over the samples' tokens and masks, their order and weights: differs when a run resumed with the

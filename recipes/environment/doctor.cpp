@@ -73,9 +73,10 @@ Finding core_finding(const Machine& machine) {
 Finding numa_finding() {
   const std::vector<NumaNode> nodes = numa_nodes();
   if (nodes.size() == 1) return {"numa", "1 node", ""};
-  return {"numa",
-          describe(nodes) + "; threads are bound to nodes and share work by node, ranks of a launch have their own",
-          ""};
+  return {
+      "numa",
+      numa_nodes_text(nodes) + "; threads are bound to nodes and share work by node, ranks of a launch have their own",
+      ""};
 }
 
 Finding memory_finding(const Machine& machine) {

@@ -185,12 +185,23 @@ Machine this_machine(const std::filesystem::path& proc) {
   return machine;
 }
 
-std::string describe(const std::vector<NumaNode>& nodes) {
+std::string numa_nodes_text(const std::vector<NumaNode>& nodes) {
   std::set<size_t> sizes;
   for (const NumaNode& node : nodes) sizes.insert(node.size());
   std::string text = count_text(static_cast<int64_t>(nodes.size()), "node") + " of " + std::to_string(*sizes.begin());
   if (sizes.size() > 1) text += " to " + std::to_string(*sizes.rbegin());
   return text + (*sizes.rbegin() == 1 ? " core" : " cores");
+}
+
+NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks) {
+  NumaNode cores;
+  const int count = static_cast<int>(nodes.size());
+  if (count == 1) return cores;
+  const int begin = place * count / ranks, end = std::max(begin + 1, (place + 1) * count / ranks);
+  for (int node = begin; node < end; ++node) {
+    cores.insert(cores.end(), nodes[static_cast<size_t>(node)].begin(), nodes[static_cast<size_t>(node)].end());
+  }
+  return cores;
 }
 
 }  // namespace nibble

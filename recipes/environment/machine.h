@@ -44,6 +44,10 @@ struct Machine {
 Machine this_machine(const std::filesystem::path& proc = "/proc");
 
 /// "2 nodes of 32 cores".
-std::string describe(const std::vector<NumaNode>& nodes);
+std::string numa_nodes_text(const std::vector<NumaNode>& nodes);
+
+/// The cores for rank `place` of `ranks` on this machine: a node, or several where there are fewer ranks; empty where
+/// it has but one node.
+NumaNode cores_of_rank(const std::vector<NumaNode>& nodes, int place, int ranks);
 
 }  // namespace nibble

@@ -1,7 +1,6 @@
 #include "nibble/recipes/gguf/export_gguf.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,7 +12,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/scratch_directory.h"
-#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"

@@ -4,8 +4,6 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
-#include <map>
-#include <mutex>
 #include <optional>
 
 #include "nibble/core/base/error.h"
@@ -152,20 +150,13 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
   return warnings;
 }
 
-int64_t tokens_of_tokenizer(const std::string& path) {
-  static std::mutex mutex;
-  static std::map<std::map<std::string, std::string>, int64_t> known;  // by contents: loading takes longer
-  const std::map<std::string, std::string> contents = tokenizer_contents(path, "");
-  const std::lock_guard lock(mutex);
-  if (const auto found = known.find(contents); found != known.end()) return found->second;
+int64_t tokenizer_vocab_size(const std::string& path) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(path);
-  const int64_t tokens = tokenizer ? tokenizer->vocab_size() : 0;
-  if (!contents.empty()) known[contents] = tokens;
-  return tokens;
+  return tokenizer ? tokenizer->vocab_size() : 0;
 }
 
 int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
-  const int64_t tokens = tokens_of_tokenizer(path);
+  const int64_t tokens = tokenizer_vocab_size(path);
   if (tokens <= model_rows) return model_rows;
   if (tokens - model_rows <= model_rows / 8) return tokens;
   throw InputError(

@@ -55,7 +55,7 @@ TextSource find_text_source(const std::string& model, const std::string& adapter
 std::vector<std::string> missing_mark_warnings(const std::string& chat_template, const Encoder& encoder);
 
 /// Tokens of the tokenizer at `path`, 0 where there is none.
-int64_t tokens_of_tokenizer(const std::string& path);
+int64_t tokenizer_vocab_size(const std::string& path);
 
 /// Rows that the embedding of a model with `model_rows` needs for the tokenizer at `path`: as many, or more where
 /// tokens were added to the tokenizer. Throws InputError when it has more than an eighth more: another model's

@@ -32,13 +32,13 @@ double seconds_now() { return std::chrono::duration<double>(Clock::now().time_si
 constexpr double kTrialSeconds = 1.5;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;  // steps of a trial
 constexpr int64_t kFloat = 4;                         // bytes
-constexpr int64_t kSmallMessage = int64_t{1} << 12, kMessage = int64_t{1} << 19, kLargeMessage = int64_t{1} << 24;
+constexpr int64_t kSmallMessage = int64_t{1} << 12, kMediumMessage = int64_t{1} << 19, kLargeMessage = int64_t{1} << 24;
 
 // Bytes exchanged: small, medium, and as many as the job has in a message, up to a size from where on they take time in
 // proportion. So what is measured needs no more memory than what is run.
 std::vector<int64_t> message_sizes(int64_t largest) {
-  std::vector<int64_t> sizes = {kSmallMessage, kMessage};
-  if (largest > kMessage) sizes.push_back(std::min(largest, kLargeMessage) / 64 * 64);
+  std::vector<int64_t> sizes = {kSmallMessage, kMediumMessage};
+  if (largest > kMediumMessage) sizes.push_back(std::min(largest, kLargeMessage) / 64 * 64);
   return sizes;
 }
 
@@ -206,7 +206,7 @@ GroupExchanges measure_exchanges(Communicator& group, Communicator& all, const W
 
 // There and back, between neighbours two by two: twice what one way takes.
 ByteCost measure_pass_on(Communicator& all, int64_t largest) {
-  const auto pair = all.split(all.rank() / 2, all.rank());  // goes with what it has sent last
+  const auto pair = all.split(all.rank() / 2, all.rank());  // ends with the buffer of its last message
   MemoryPool pool;
   ByteCost twice;
   Exchanges exchanges(all);

@@ -130,16 +130,17 @@ double bytes_in_memory(const fs::path& data) {
 constexpr int64_t kTokenBytes = 160;
 
 // The data as far as their files tell, and the tokenizer where it is kept: of answers that are drawn.
-int64_t program_bytes(const Recipe& recipe) {
+int64_t program_bytes(const Recipe& recipe, int64_t rows) {
   std::error_code ignored;
   int64_t bytes = 0;
   const auto size = [&](const fs::path& path) {
     const auto found = fs::file_size(path, ignored);
     return ignored ? int64_t{0} : static_cast<int64_t>(found);
   };
-  if (recipe.pretrains() && recipe.model.tokenizer.empty()) bytes += kTokenizerTraining;
+  const bool trains_tokenizer = recipe.pretrains() && recipe.model.tokenizer.empty();
+  if (trains_tokenizer) bytes += kTokenizerTraining;
   if (recipe.train.samples > 0 || recipe.has_rollouts()) {
-    bytes += kTokenBytes * tokens_of_tokenizer(tokenizer_path_of(recipe));
+    bytes += kTokenBytes * (trains_tokenizer ? rows : tokenizer_vocab_size(tokenizer_path_of(recipe)));
   }
   for (const auto& source : recipe.data.train) {
     if (!fs::is_regular_file(source.path, ignored)) continue;
@@ -238,7 +239,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
   const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
   job.saves_midway =
       saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
-  job.program_bytes = look ? program_bytes(recipe) : 0;
+  job.program_bytes = look ? program_bytes(recipe, config.vocab_size) : 0;
   return job;
 }
 

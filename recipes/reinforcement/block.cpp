@@ -28,8 +28,9 @@ void check_prompts(const Recipe& recipe, const DecoderConfig& config, const Data
   dataset.for_each([&](int64_t i, const SampleInfo& prompt) {
     const int64_t length =
         has_answers ? static_cast<int64_t>(last_answer(dataset.sample(i)).first) : int64_t{prompt.length};
-    if (length == 0)
+    if (length == 0) {
       throw InputError(dataset.place(i), "has no prompt that could be answered", "give prompts and answers");
+    }
     if (length >= most) {
       throw InputError(
           dataset.place(i),

@@ -53,10 +53,16 @@ class VariedLengths(program.JobTest):
         program.write_tokenizer(self.model, 8192, ["<|pad|>"])
         self.keeps_to_the_plan()
 
-    def test_a_large_vocabulary(self):
+    def large_vocabulary(self, **train):
         self.init(SHAPE | {"vocab_size": 200000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
         program.write_tokenizer(self.model, 200000)
-        self.keeps_to_the_plan()
+        self.keeps_to_the_plan(train=train)
+
+    def test_a_large_vocabulary(self):
+        self.large_vocabulary()
+
+    def test_a_large_vocabulary_for_samples(self):
+        self.large_vocabulary(samples=1)
 
     def test_packed(self):
         self.keeps_to_the_plan(data={"max_length": 512, "pack": True})

@@ -54,7 +54,7 @@ std::vector<std::vector<int64_t>> rows_of(const fs::path& path) {
 struct Job {
   TemporaryDirectory directory;
   std::vector<std::string> messages;
-  std::vector<int64_t> evaluations_ahead;  // at every step, see kEvaluationsAhead
+  std::vector<int64_t> evaluations_ahead;  // at every step
   int64_t stop_after = -1;
   int64_t stop_from = -1;  // the time it is asked whether to stop, from 1
   int threads = 1;
@@ -67,9 +67,7 @@ struct Job {
     Observer observer;
     observer.on_message = [&](const std::string& line) { messages.push_back(line); };
     observer.on_step = [&](const StepReport& report) { last = report.step; };
-    observer.on_work = [&](const WorkProgress& progress) {
-      if (progress.what == kEvaluationsAhead) evaluations_ahead.push_back(progress.of);
-    };
+    observer.on_evaluations_ahead = [&](int64_t tokens) { evaluations_ahead.push_back(tokens); };
     int64_t asked = 0;
     observer.stop_requested = [&] { return last == stop_after || ++asked == stop_from; };
     const Recipe read = parse_recipe(recipe.dump(), "test");

@@ -15,8 +15,8 @@ namespace nibble {
 void guard_output(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
 
 /// Throws UsageError where a regular file is at `file` that `replace` keeps: Replace::own all but empty ones and those
-/// that begin with `mark`, as every `kind` ("GGUF file") that nibble writes does. For before the work; AtomicFile looks
-/// again when it is done.
+/// that begin with `mark`, as every `kind` ("GGUF file") that nibble writes does. For before the work; with
+/// Replace::nothing AtomicFile looks again when it is done.
 void require_replaceable_file(const std::filesystem::path& file, Replace replace, std::string_view mark,
                               const std::string& kind);
 

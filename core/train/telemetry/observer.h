@@ -77,6 +77,8 @@ struct Observer {
   /// As they go on: before every batch of an evaluation, and where the step begins with answers that are drawn and
   /// judged.
   std::function<void(const WorkProgress&)> on_work;
+  /// Before every on_step of a run that evaluates: the evaluations still to come, as so many tokens of training.
+  std::function<void(int64_t tokens)> on_evaluations_ahead;
   std::function<void(const SampleReport&)> on_sample;
   /// A checkpoint was published at `path`.
   std::function<void(int64_t step, const std::string& path)> on_checkpoint;
@@ -104,6 +106,9 @@ struct Observer {
   }
   void work(const WorkProgress& progress) const {
     if (on_work) on_work(progress);
+  }
+  void evaluations_ahead(int64_t tokens) const {
+    if (on_evaluations_ahead) on_evaluations_ahead(tokens);
   }
   void sample(const SampleReport& report) const {
     if (on_sample) on_sample(report);

@@ -10,10 +10,6 @@ namespace nibble {
 /// Wall time of a step: with what it took to draw and judge its answers where it learns from such (step_time).
 double wall_seconds(const StepReport& report);
 
-/// WorkProgress::what of all evaluations that are still to come, told before every StepReport: done 0 of as many tokens
-/// as the run trains with the same arithmetic.
-inline constexpr const char* kEvaluationsAhead = "evaluations ahead";
-
 /// Exponential moving averages over steps; the first steps count fully, as in the bias correction of Adam (Kingma and
 /// Ba 2015). The loss is weighted by label tokens.
 class Progress {
@@ -25,7 +21,7 @@ class Progress {
   void add(const StepReport& report, double now);
   /// What lies between the last step and the next one comes back as often as evaluations do.
   void add(const EvaluationReport& report);
-  /// Of kEvaluationsAhead: counts until the first evaluation has been measured.
+  /// As Observer::on_evaluations_ahead tells: counts until the first evaluation has been measured.
   void expect_evaluations(double tokens) { expected_tokens_ = tokens; }
 
   double smoothed_loss() const;

@@ -70,7 +70,7 @@ TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {
 }
 
 TEST_F(Printed, TimeLeftHasEvaluationsThatAreAhead) {
-  observer_.work({1, kEvaluationsAhead, 0, 5000});  // of 100 tokens a step
+  observer_.evaluations_ahead(5000);  // of 100 tokens a step
   now_ += 20;
   observer_.step(report(1));
   EXPECT_THAT(text(), ::testing::MatchesRegex("step 1/1000  [^\n]*  left 22s\n"));

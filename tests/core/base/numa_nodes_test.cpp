@@ -59,16 +59,6 @@ TEST_F(NumaNodes, StandInTheOrderOfTheirNumbers) {
   }
 }
 
-TEST_F(NumaNodes, ShareOutRanks) {
-  const std::vector<NumaNode> nodes = {{0, 1}, {2, 3}};
-  EXPECT_EQ(cores_of_rank(nodes, 0, 1), (NumaNode{0, 1, 2, 3}));
-  EXPECT_EQ(cores_of_rank(nodes, 1, 2), (NumaNode{2, 3}));
-  EXPECT_EQ(cores_of_rank(nodes, 1, 4), (NumaNode{0, 1}));
-  EXPECT_EQ(cores_of_rank(nodes, 2, 4), (NumaNode{2, 3}));
-  EXPECT_EQ(cores_of_rank(nodes, 2, 3), (NumaNode{2, 3}));
-  EXPECT_TRUE(cores_of_rank({{0, 1}}, 1, 2).empty());
-}
-
 // Each node's threads have pieces of their own, and where these wait for those of another node they get them.
 TEST_F(NumaNodes, ThreadsOfATeamStayOnTheirs) {
   const NumaNode all = numa_nodes("/nowhere").front();

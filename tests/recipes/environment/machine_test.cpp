@@ -41,8 +41,18 @@ TEST(Machine, TheLeastOfItsLimitsIsTheBudgetOfAProcess) {
 }
 
 TEST(NumaNodes, AreDescribedByTheirCores) {
-  EXPECT_EQ(describe({{0, 1}, {2, 3}}), "2 nodes of 2 cores");
-  EXPECT_EQ(describe({{0}, {1, 2, 3}}), "2 nodes of 1 to 3 cores");
+  EXPECT_EQ(numa_nodes_text({{0, 1}, {2, 3}}), "2 nodes of 2 cores");
+  EXPECT_EQ(numa_nodes_text({{0}, {1, 2, 3}}), "2 nodes of 1 to 3 cores");
+}
+
+TEST(NumaNodes, ShareOutRanks) {
+  const std::vector<NumaNode> nodes = {{0, 1}, {2, 3}};
+  EXPECT_EQ(cores_of_rank(nodes, 0, 1), (NumaNode{0, 1, 2, 3}));
+  EXPECT_EQ(cores_of_rank(nodes, 1, 2), (NumaNode{2, 3}));
+  EXPECT_EQ(cores_of_rank(nodes, 1, 4), (NumaNode{0, 1}));
+  EXPECT_EQ(cores_of_rank(nodes, 2, 4), (NumaNode{2, 3}));
+  EXPECT_EQ(cores_of_rank(nodes, 2, 3), (NumaNode{2, 3}));
+  EXPECT_TRUE(cores_of_rank({{0, 1}}, 1, 2).empty());
 }
 
 }  // namespace
