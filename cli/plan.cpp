@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "nibble/cli/commands.h"
@@ -46,11 +47,15 @@ struct Flags {
 bool ranks_left(const fs::path& file, const std::vector<std::string>& words) {
   constexpr int kPatience = 12'000, kMoment = 200;  // hundredths of a second
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-  ChildProcess ranks(words, {nothing, nothing, nothing});
+  std::optional<ChildProcess> ranks;
+  try {
+    ranks.emplace(words, ChildProcess::Streams{nothing, nothing, nothing});
+  } catch (const IoError&) {  // there is no mpirun
+  }
   close(nothing);
-  for (int waited = 0, since = 0; !ranks.ended(); ++waited) {
+  for (int waited = 0, since = 0; ranks && !ranks->ended(); ++waited) {
     if (fs::exists(file)) ++since;
-    if (waited == kPatience || since == kMoment) ranks.send(SIGKILL);
+    if (waited == kPatience || since == kMoment) ranks->send(SIGKILL);
     usleep(10'000);
   }
   return fs::exists(file);
@@ -74,7 +79,8 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
                                              "--ranks=" + std::to_string(planned)});
     if (ranks_left(file, mpirun_command(options, mpi_library()))) return machine_speed_from_json(read_text_file(file));
     std::fprintf(stderr,
-                 "note: mpirun did not start %d ranks, so they were measured as threads: exchanges look slower\n",
+                 "note: %d ranks under mpirun left no measurement, so they were measured as threads: exchanges look "
+                 "slower\n",
                  ranks);
   }
   return measure_machine(recipe, job, tensors, threads, ranks);

@@ -16,9 +16,6 @@ namespace nibble {
 
 namespace {
 
-// The filters of a convolution that sees every column by itself.
-bool is_filters(const Shape& shape) { return shape.size() == 3 && shape[1] == 1; }
-
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 // Buffers that some writers save beside the weights.
@@ -56,10 +53,8 @@ class Loader {
 
   std::shared_ptr<Parameter> parameter(const std::string& name, const Shape& shape) {
     Tensor value = is_new(name) ? random_parameter(config_, seed_, name, shape, pool_)->value : take(name, shape);
-    const bool wanted_wide = shape.size() == 1 || is_filters(shape) || is_head_norm(config_.names, name) ||
-                             (shape.size() == 2 && shape[0] == 1) || name.ends_with(".A_log");
-    if (wanted_wide && (value.dtype() != DType::f32 || !value.writable())) {
-      Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);  // norms and biases are computed with in f32
+    if (is_f32(config_.names, name, shape) && (value.dtype() != DType::f32 || !value.writable())) {
+      Tensor wide = Tensor::empty(pool_, shape, DType::f32, name);
       ops::cast(value, wide);
       value = wide;
     }

@@ -70,7 +70,7 @@ class StoredBase {
     const MemoryPool::Use use(rank.pool, MemoryUse::base);
     const auto& device = dynamic_cast<const MetaDevice&>(rank.pool.device());
     const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-      const bool wide = shape.size() == 1 || is_head_norm(config.names, name);
+      const bool wide = is_f32(config.names, name, shape);
       const bool grown = config.vocab_size > rows_ && shape.front() == config.vocab_size;  // resize_vocabulary
       const Tensor value = wide || grown ? Tensor::empty(rank.pool, shape, wide ? DType::f32 : dtype(name), name)
                                          : device.mapped(shape, dtype(name));
@@ -149,18 +149,10 @@ int64_t program_bytes(const Recipe& recipe, int64_t rows) {
   return bytes;
 }
 
-// Adapters have their shape whatever values they start with.
 ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of,
                     const std::shared_ptr<const StoredBase>& base) {
   std::optional<AdapterOptions> adapter;
-  if (of) {
-    adapter = of->options;
-    if (!of->path.empty()) {  // of which the recipe says how it is trained only
-      adapter = read_peft_directory(of->path).options;
-      adapter->lora_dropout = of->options.lora_dropout;
-    }
-  }
-  if (adapter) adapter->init_lora_weights = LoraInit::standard;
+  if (of) adapter = planned_adapter(*of);
   return [adapter, base, pretrains = recipe.pretrains(), int8 = recipe.model.int8()](
              const DecoderConfig& config, LayerRange range, const LayerSharding* sharding,
              const ExpertExchange* experts, RankContext& rank) {
@@ -244,6 +236,13 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
 }
 
 }  // namespace
+
+AdapterOptions planned_adapter(const AdapterRecipe& of) {
+  AdapterOptions options = of.path.empty() ? of.options : read_peft_directory(of.path).options;
+  options.lora_dropout = of.options.lora_dropout;
+  options.init_lora_weights = LoraInit::standard;
+  return options;
+}
 
 PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <set>
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
@@ -21,6 +23,7 @@
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/plan/plan_job.h"
 
 namespace nibble {
 
@@ -128,6 +131,16 @@ void halve_width(DecoderConfig& config) {
   config.embedding_width = config.width;
 }
 
+// How many layers, from the lowest, have one of every kind among them; of models whose kinds come late, kMostLayers.
+int64_t layers_of_all_kinds(const PlannedModel& model) {
+  std::set<std::string> kinds;
+  int64_t count = 1;
+  for (int64_t l = 0; l < std::min(model.config.layers, kMostLayers); ++l) {
+    if (kinds.insert(model.group(l).kind).second) count = l + 1;
+  }
+  return count;
+}
+
 // Of whole layers, of which a rank has one of `tensor` parts.
 DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side, int64_t ranks) {
   DecoderConfig config = job.model.config;
@@ -148,7 +161,8 @@ DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_s
   const double weights = job.everything ? bytes / 4 : bytes;  // what one pass reads
   const int64_t cold = large ? 0 : static_cast<int64_t>(kCold / std::max(weights, 1.0)) + 1;
   const int64_t most_layers = std::clamp<int64_t>(config.layers / ranks, 2, kMostLayers);
-  config.layers = std::min(config.layers, std::clamp<int64_t>(cold, 2, most_layers));
+  config.layers =
+      std::min(config.layers, std::max(layers_of_all_kinds(job.model), std::clamp<int64_t>(cold, 2, most_layers)));
   if (bytes * static_cast<double>(config.layers) > room / 2) config.layers = 1;
   if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
   const double row =
@@ -168,11 +182,29 @@ std::unique_ptr<LinearWeight> packed_zeros(const std::string& name, const Shape&
   return std::make_unique<Nf4Weight>(name, matrix, std::vector<NamedTensor>(), matrix.matrices);
 }
 
+// The recipe's adapter, as far as the trial's layers can have it; without any of its modules, on all their Linears.
+AdapterOptions trial_adapter(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config) {
+  AdapterOptions options = planned_adapter(*recipe.adapter);
+  options.layers_to_transform.reset();
+  options.layers_pattern.clear();
+  options.trainable_token_indices.clear();
+  options.modules_to_save.clear();
+  for (int64_t l = 0; l < config.layers; ++l) {
+    if (job.model.group(l).trained > 0) return options;
+  }
+  options.target_modules = {.names = {}, .pattern = "all-linear"};
+  options.target_parameters.clear();
+  options.exclude_modules = {};
+  const Family* family = family_of(config.model_type);
+  if (family && !family->peft_refuses.empty()) options.exclude_modules.names.emplace_back(family->peft_refuses);
+  return options;
+}
+
 Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfig& config,
                     const LayerSharding* sharding, RankContext& rank) {
   const DType dtype = job.everything ? DType::f32 : DType::bf16;
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-    const DType held = shape.size() == 1 || is_head_norm(config.names, name) ? DType::f32 : dtype;
+    const DType held = is_f32(config.names, name, shape) ? DType::f32 : dtype;
     return std::make_shared<Parameter>(
         Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
   };
@@ -186,12 +218,7 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
     make_trainable(model, rank);
     return model;
   }
-  AdapterOptions options = recipe.adapter->options;
-  options.init_lora_weights = LoraInit::standard;
-  options.layers_to_transform.reset();
-  options.trainable_token_indices.clear();
-  options.modules_to_save.clear();
-  attach_adapter(model, options, rank);
+  attach_adapter(model, trial_adapter(recipe, job, config), rank);
   if (recipe.model.int8()) use_int8(model, rank);
   return model;
 }
@@ -226,7 +253,7 @@ struct SpeedTrial::Impl {
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
     const double most = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
-    const double wanted = std::clamp(most / (6 * weights), 64.0, static_cast<double>(job.tokens));
+    const double wanted = std::max(64.0, most / (6 * weights));
     tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);

@@ -19,8 +19,8 @@ class SpeedTrial {
  public:
   /// parts: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
   /// together, so each begins it when all have come as far; null: none. side_by_side: how many ranks have a trial on
-  /// this machine at the same time, and share its memory. ranks: of the run; the trial has no more layers (but two)
-  /// than each of them would have of the model, and so no more memory.
+  /// this machine at the same time, and share its memory. ranks: of the run; the trial has no more layers (but two, and
+  /// one of each kind that comes early) than each of them would have of the model, and so no more memory.
   SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering, int threads,
              int64_t side_by_side, int64_t ranks);
   ~SpeedTrial();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "nibble/tests/cli/small_model.h"
@@ -30,6 +31,15 @@ TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
   EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
   EXPECT_THAT(run("train r.yaml train.gradient_checkpointing=auto --max-memory 12MiB").text,
               HasSubstr("\nwarning: recomputing "));
+}
+
+TEST_F(PlanProgram, WithoutMpirunRanksAreMeasuredAsThreads) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", root_.path().c_str(), 1);
+  const Said plan = run("plan r.yaml parallel.replicate=2");
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(plan.code, 0);
+  EXPECT_THAT(plan.text, HasSubstr("note: 2 ranks under mpirun left no measurement, so they were measured as threads"));
 }
 
 TEST_F(PlanProgram, MoreThreadsThanCoresAreSaid) {

@@ -11,6 +11,11 @@ bool is_head_norm(const TensorNames& names, std::string_view parameter) {
   return module == names.block.attention.q_norm || module == names.block.attention.k_norm;
 }
 
+bool is_f32(const TensorNames& names, std::string_view parameter, const Shape& shape) {
+  const bool filters = shape.size() == 3 && shape[1] == 1, row = shape.size() == 2 && shape[0] == 1;
+  return shape.size() == 1 || filters || row || is_head_norm(names, parameter) || parameter.ends_with(".A_log");
+}
+
 TensorNames gemma2_names() {
   TensorNames names;  // the prefix "pre_" tells this family's mlp norm from the norm of the attention's output
   names.block.post_attention_norm = "post_attention_layernorm";

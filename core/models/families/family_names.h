@@ -7,6 +7,9 @@ namespace nibble {
 
 /// Whether a parameter belongs to a norm of queries or keys: f32 like all norms, also where it is a matrix.
 bool is_head_norm(const TensorNames& names, std::string_view parameter);
+/// Whether a parameter is computed with in f32, whatever dtype the files have: norms and biases, a router's correction
+/// [1, E], filters [D, 1, taps] of convolutions that see every column by itself, decays of state spaces.
+bool is_f32(const TensorNames& names, std::string_view parameter, const Shape& shape);
 
 TensorNames gemma2_names();
 /// The same names one module deeper, where a vision tower stands beside the language model.

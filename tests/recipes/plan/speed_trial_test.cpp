@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/comm/communicator.h"
 #include "nibble/recipes/plan/plan_job.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -19,22 +22,52 @@ json llama(int64_t width, int64_t hidden, int64_t layers, int64_t heads, int64_t
           {"num_key_value_heads", kv_heads},       {"vocab_size", vocabulary}};
 }
 
-// Operations of one step of the trial for steps of 1,024 tokens: a plan takes half a dozen such steps.
-double operations(const json& config, bool full, int64_t ranks = 1) {
-  const test::TemporaryDirectory folder;
-  test::write_bytes(folder.path() / "config.json", config.dump());
+// A convolution in the first two layers, attention in the third, and so on.
+json lfm2(int64_t layers) {
+  json config = llama(1024, 6144, layers, 16, 4, 512);
+  config["architectures"] = {"Lfm2ForCausalLM"};
+  config["model_type"] = "lfm2";
+  config["conv_L_cache"] = 3;
+  for (int64_t l = 0; l < layers; ++l) config["layer_types"].push_back(l % 3 == 2 ? "full_attention" : "conv");
+  return config;
+}
+
+Recipe adapter_recipe(const std::string& model) {
   Recipe recipe;
-  if (full) {
-    recipe.model.init = (folder.path() / "config.json").string();
-  } else {
-    recipe.model.path = folder.path().string();
-    recipe.model.quantize = QuantType::nf4;
-    recipe.adapter.emplace();
-  }
+  recipe.model.path = model;
+  recipe.adapter.emplace();
   recipe.data.max_length = 1024;
+  recipe.train.gradient_sum = GradientSum::tree;
+  return recipe;
+}
+
+// Operations of one step of the trial for steps of 1,024 tokens: a plan takes half a dozen such steps.
+double operations(const Recipe& recipe, int64_t ranks = 1) {
   const PlanJob job = plan_job(recipe);
   SelfComm alone;
   return SpeedTrial(recipe, job, alone, nullptr, 1, 1, ranks).operations();
+}
+
+double operations(const json& config, bool full, int64_t ranks = 1) {
+  const test::TemporaryDirectory folder;
+  test::write_bytes(folder.path() / "config.json", config.dump());
+  Recipe recipe = adapter_recipe(folder.path().string());
+  recipe.model.quantize = QuantType::nf4;
+  if (full) {
+    recipe.model = {};
+    recipe.model.init = (folder.path() / "config.json").string();
+    recipe.adapter.reset();
+  }
+  return operations(recipe, ranks);
+}
+
+// The same of an adapter on some modules.
+double operations(const json& config, const AdapterOptions& adapter) {
+  const test::TemporaryDirectory folder;
+  test::write_bytes(folder.path() / "config.json", config.dump());
+  Recipe recipe = adapter_recipe(folder.path().string());
+  recipe.adapter->options = adapter;
+  return operations(recipe);
 }
 
 TEST(SpeedTrial, StepsAreShortForModelsOfAnySize) {
@@ -60,6 +93,53 @@ TEST(SpeedTrial, HasNoMoreLayersThanARankOfManyHasOfTheModel) {
 TEST(SpeedTrial, StepsOfSmallModelsHaveTheirOwnWidth) {
   const json tinyllama = llama(2048, 5632, 22, 32, 4, 32000);
   EXPECT_GT(operations(tinyllama, false), 1e11);
+}
+
+TEST(SpeedTrial, HasALayerOfEveryKind) {
+  AdapterOptions adapter;
+  adapter.target_modules.names = {"q_proj"};
+  EXPECT_EQ(operations(lfm2(12), adapter), operations(lfm2(3), adapter));
+}
+
+TEST(SpeedTrial, AdaptersMayBeOnLayersThatItDoesNotHave) {
+  const json large = llama(2048, 8192, 12, 16, 16, 320);  // the trial has two layers
+  AdapterOptions last;
+  last.target_modules.names = {"model.layers.11.self_attn.q_proj"};
+  EXPECT_GT(operations(large, last), 0);
+  AdapterOptions some;
+  some.target_modules.names = {"q_proj"};
+  some.layers_to_transform = {11};
+  some.layers_pattern = {"layers"};
+  EXPECT_GT(operations(large, some), 0);
+}
+
+// Mixers and feed-forwards compute with tensors of their own, which files have in 16 bits and a model in f32.
+TEST(SpeedTrial, TrainsMixersAndFeedForwardsOfEveryKind) {
+  int64_t tried = 0;
+  for (const char* goldens : {"goldens/families", "goldens/model_types"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(test::data_path(goldens))) {
+      Recipe recipe = adapter_recipe((entry.path() / "model").string());
+      recipe.adapter->options.target_modules.pattern = "all-linear";
+      recipe.adapter->options.exclude_modules.names = {"out_proj"};  // where PEFT refuses adapters in some
+      recipe.data.max_length = 64;
+      const DecoderConfig config = read_decoder_config(recipe.model.path);
+      const auto has_own = [](const LayerConfig& layer) { return layer.mixer || layer.feed_forward; };
+      if (std::ranges::none_of(config.layer, has_own)) continue;
+      SCOPED_TRACE(recipe.model.path);
+      ++tried;
+      const auto train = [&] {
+        const PlanJob job = plan_job(recipe);
+        SelfComm alone;
+        SpeedTrial trial(recipe, job, alone, nullptr, 1, 1, 1);
+        trial.step();
+        const PartSeconds seconds = trial.seconds();
+        EXPECT_EQ(std::ssize(seconds.backward), config.layers);
+        EXPECT_TRUE(std::ranges::all_of(seconds.backward, [](double one) { return std::isfinite(one); }));
+      };
+      EXPECT_NO_THROW(train());
+    }
+  }
+  EXPECT_GT(tried, 30) << "where are the models?";
 }
 
 }  // namespace
