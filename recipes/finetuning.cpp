@@ -1,5 +1,6 @@
 #include "nibble/recipes/finetuning.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -70,17 +71,18 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
   check_teacher(recipe, rows_);
   plan_adapter(recipe, config_, rows_);  // refuses what has no place before anything is opened or made
   check_memory(recipe, *data_, rank);
+  planned_ = data_->planned(recipe);
 }
 
 void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {
   return_free_memory();  // the encoder is gone
   tensor_ = tensor_parallel(config_, mesh_.tensor(), rank_.pool, observer_.trace);
   experts_ = expert_parallel(config_, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
-  const LayerRange own = stage_layers(recipe_, config_, mesh_, rank_);
-  activations_ = activation_policy(recipe_, own, run_directory, rank_, observer_);
+  const LayerRange own = stage_layers(planned_, config_, mesh_, rank_);
+  activations_ = activation_policy(planned_, own, run_directory, rank_, observer_);
   const bool keeps = keeps_reference(recipe_);
   if (names_reference_directory(recipe_.objective) && !keeps) {  // closed before the model is opened
-    compute_reference(ReferenceModel(recipe_, rows_, mesh_, rank_, observer_).executor(), true, settings);
+    compute_reference(ReferenceModel(planned_, rows_, mesh_, rank_, observer_).executor(), true, settings);
   }
   if (!recipe_.objective.teacher_model_name_or_path.empty() && own.end == config_.layers) open_teacher();
   model_ = traced(observer_.trace, Phase::other, "load weights",
@@ -122,10 +124,10 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         "set objective.reference to initial, or to the model's directory", "objective.reference");
   }
   if (objective.type == ObjectiveType::ppo) {
-    value_.emplace(recipe_, rows_, mesh_, activations_, rank_, observer_);
+    value_.emplace(planned_, rows_, mesh_, activations_, rank_, observer_);
   }
   if (recipe_.has_rollouts()) {
-    if (keeps) reference_.emplace(recipe_, rows_, mesh_, rank_, observer_);
+    if (keeps) reference_.emplace(planned_, rows_, mesh_, rank_, observer_);
     rollouts_.emplace(recipe_, *model_, *data_, tokenizer_, observer_, teacher_ ? &*teacher_ : nullptr,
                       reference_ ? &reference_->executor() : nullptr);
   }
@@ -150,7 +152,7 @@ void Finetuning::compute_reference(StepExecutor& executor, bool adapters_enabled
   ReferencePass pass;
   pass.compute_dtype = recipe_.model.dtype();
   pass.adapters_enabled = adapters_enabled;
-  pass.batch_tokens = recipe_.data.max_length;
+  pass.batch_tokens = std::min(pass.batch_tokens, recipe_.data.max_length);
   if (recipe_.has_rollouts()) pass.temperature = recipe_.objective.rollout.temperature;
   pass.kept = kept_reference(recipe_, settings);
   data_->train_samples().set_reference(reference_log_probs(executor, data_->train_samples(), pass, observer_));

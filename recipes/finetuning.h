@@ -45,6 +45,7 @@ class Finetuning {
                          const std::map<std::string, std::string>& settings);
 
   const Recipe& recipe_;
+  Recipe planned_;  // TrainingData::planned
   RankContext& rank_;
   const Observer& observer_;
   Mesh mesh_;

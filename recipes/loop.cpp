@@ -126,7 +126,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   // Of products in 8 bits the peak in floats is none.
   const bool shares = rank.comm.size() == 1 && !recipe.model.int8();
   const double peak = shares ? peak_flops(recipe.model.multiplies_bf16()) : 0;
-  const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(recipe, model.config()));
+  const Work work = rank.comm.size() > 1 ? Work() : training_work(plan_job(data.planned(recipe), model.config()));
   if (rank.comm.rank() == 0) {
     write_run_facts(run.dir(), recipe, model, counts, parallel.mesh(), data, rank.threads);
     for (const std::string& line : run_banner(recipe, model, counts, parallel.mesh(), data, rank, work, peak)) {

@@ -37,8 +37,9 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
 
   const auto tensor = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
   const auto experts = expert_parallel(config, mesh.experts(), *recipe.train.gradient_sum, rank.pool, observer.trace);
-  const LayerRange own = stage_layers(recipe, config, mesh, rank);
-  const ActivationPolicy activations = activation_policy(recipe, own, run.dir(), rank, observer);
+  const Recipe planned = data.planned(recipe);
+  const LayerRange own = stage_layers(planned, config, mesh, rank);
+  const ActivationPolicy activations = activation_policy(planned, own, run.dir(), rank, observer);
   Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get(), experts.get());
   activations.apply(model);
   ParallelModel parallel = parallelize(model, true, parallel_options(recipe), mesh, rank);

@@ -99,6 +99,17 @@ std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objecti
          " have rewards that do not differ: they teach nothing";
 }
 
+// Tokens that a sequence of the data may have, whatever data.max_length allows.
+int64_t longest_sequence(const Recipe& recipe, const Dataset& dataset) {
+  const DatasetReport& report = dataset.report();
+  if (recipe.data.pack && !recipe.has_rollouts()) {
+    return report.tokens * std::llround(std::ceil(std::ranges::max(dataset.weights())));
+  }
+  const bool draws = recipe.has_rollouts() && recipe.objective.rollout.file.empty();
+  const bool surveys = recipe.objective.type == ObjectiveType::kto;  // a prompt with the answer to another one
+  return (surveys ? 2 : 1) * report.longest + (draws ? recipe.objective.rollout.max_new_tokens : 0);
+}
+
 // Prompts whose answers the run draws.
 bool has_prompts_alone(const Recipe& recipe) {
   const ObjectiveOptions& objective = recipe.objective;
@@ -206,6 +217,13 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
   data.format = DataFormat::rollouts;
   data.needs_reward = has_rewards(recipe.objective.type);
   data.truncate = Truncate::error;
+}
+
+Recipe TrainingData::planned(Recipe recipe) const {
+  int64_t longest = longest_sequence(recipe, train_->dataset());
+  if (eval_) longest = std::max(longest, longest_sequence(recipe, eval_->dataset()));
+  recipe.data.max_length = std::clamp<int64_t>(longest, 2, recipe.data.max_length);
+  return recipe;
 }
 
 StepInfo TrainingData::step_info(int64_t step) const {

@@ -38,6 +38,9 @@ class TrainingData {
   bool has_eval() const { return eval_.has_value(); }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
+  /// The recipe for a plan of the run on these data: data.max_length is no more than a sequence can have of them, with
+  /// the answers that are drawn.
+  Recipe planned(Recipe recipe) const;
   /// What step `step` consists of; of answers that are still to be given, at most.
   StepInfo step_info(int64_t step) const;
   /// The microbatches `which` of step `step`; one without tokens for kIdle.

@@ -87,7 +87,7 @@ std::vector<RecipeField> data_fields() {
       text_field("data.template", "a template's name or file", &DataOptions::chat_template,
                  "chat template (the model's own)"),
       fields_field(),
-      integer_field("data.max_length", 2, 1 << 30, &DataOptions::max_length, "tokens of a sequence"),
+      integer_field("data.max_length", 2, 1 << 24, &DataOptions::max_length, "tokens of a sequence"),
       flag_field("data.pack", &DataOptions::pack, "put several documents in one sequence, blind to each other"),
       flag_field("data.shuffle", &DataOptions::shuffle, "false: in the order of the files"),
       flag_field("data.train_on_prompt", &DataOptions::train_on_prompt, "loss on prompts too, not only on answers"),

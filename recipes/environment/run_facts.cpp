@@ -153,8 +153,8 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   const std::string trained = " (" + grouped_text(report.trained_tokens) + " trained)";
   lines.push_back("data: " + counts_text(recipe, report) + (trains_tokens(recipe) ? trained : "") + "; " +
                   count_text(data.total_steps(), "step"));
-  std::string planned =
-      "planned memory: " + planned_memory(recipe, rank) + (ranks > 1 ? " on the rank that needs most" : "");
+  std::string planned = "planned memory: " + planned_memory(data.planned(recipe), rank) +
+                        (ranks > 1 ? " on the rank that needs most" : "");
   if (ranks == 1 && peak > 0) {
     double operations = 0;
     const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);

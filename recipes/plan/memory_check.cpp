@@ -18,14 +18,7 @@ namespace {
 
 // What no run on these data does without: a plan from the recipe alone takes every sample to be of data.max_length.
 PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
-  const int64_t longest = data.train().dataset().report().longest;
-  const bool draws = recipe.has_rollouts() && recipe.objective.rollout.file.empty();
-  Recipe fitted = recipe;
-  if (!recipe.data.pack || recipe.has_rollouts()) {
-    const int64_t length = longest + (draws ? recipe.objective.rollout.max_new_tokens : 0);
-    fitted.data.max_length = std::clamp<int64_t>(length, 1, recipe.data.max_length);
-  }
-  PlanJob job = plan_job(fitted);
+  PlanJob job = plan_job(data.planned(recipe));
   job.saves_midway = false;        // it may end before
   constexpr int64_t kSteps = 100;  // looked at
   int64_t most = 1, passes = 1;

@@ -72,7 +72,7 @@ void add_log_probs(const Recipe& recipe, StepExecutor& executor, StepExecutor* v
   if (!has_rewards(objective.type)) return;
   LogProbPass pass;
   pass.compute_dtype = recipe.model.dtype();
-  pass.batch_tokens = recipe.data.max_length;
+  pass.batch_tokens = std::min(pass.batch_tokens, recipe.data.max_length);
   pass.temperature = objective.rollout.temperature;
   // before: how many values in front of those of the answer's tokens are wanted.
   const auto fill = [&](StepExecutor& by, std::vector<float> Rollout::*into, ptrdiff_t before = 0) {

@@ -358,6 +358,28 @@ TEST(WeightsOfData, AreToldByWhatAnEpochTakes) {
   EXPECT_TRUE(told("an epoch takes 5 samples, 15 tokens, by the weights in data.train"));
 }
 
+// With packing a sequence has all tokens of an epoch at most, without it those of the longest sample.
+TEST(PlannedMemory, CountsNoMoreTokensThanTheDataFill) {
+  const std::string record = json{{"input_ids", {1, 9, 8, 7, 6, 5, 9, 8, 7, 6, 5, 4}}}.dump() + "\n";
+  const auto planned = [&](bool pack, int64_t max_length) {
+    Job job;
+    const fs::path data = job.directory.path() / "data.jsonl";
+    test::write_bytes(data, record + record + record);
+    const json twice = {{"path", data.string()}, {"weight", 2}};
+    job.run(
+        {{"model", {{"path", test::data_path("stories-llama").string()}, {"compute_dtype", "f32"}}},
+         {"adapter", {{"r", 2}}},
+         {"data", {{"train", json::array({twice})}, {"format", "tokens"}, {"pack", pack}, {"max_length", max_length}}},
+         {"train", {{"steps", 1}}}});
+    const auto line = std::ranges::find_if(
+        job.messages, [](const std::string& message) { return message.starts_with("planned memory: "); });
+    return line == job.messages.end() ? "none" : *line;
+  };
+  EXPECT_EQ(planned(true, 1 << 24), planned(true, 72));
+  EXPECT_EQ(planned(false, 1 << 24), planned(false, 12));
+  EXPECT_NE(planned(true, 72), "none");
+}
+
 // A tokenizer of `count` words, "w0" and so on.
 void write_words(const fs::path& path, int64_t count) {
   json words;

@@ -204,8 +204,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
         BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
         BadValue{"adapter.trainable_token_indices=[-1]", "a list of token ids"},
-        BadValue{"data.max_length=1", "from 2"}, BadValue{"data.eval_fraction=1", "below 1"},
-        BadValue{"data.format=jsonl", "must be auto | alpaca"}, BadValue{"data.train=[{\"file\":\"x\"}]", "path"},
+        BadValue{"data.max_length=1", "from 2"}, BadValue{"data.max_length=16777217", "to 16777216"},
+        BadValue{"data.eval_fraction=1", "below 1"}, BadValue{"data.format=jsonl", "must be auto | alpaca"},
+        BadValue{"data.train=[{\"file\":\"x\"}]", "path"},
         BadValue{"data.train=[{\"path\":\"x\",\"weight\":-1}]", "weight"}, BadValue{"parallel.tensor=0", "from 1"},
         BadValue{"parallel.schedule=2f2b", "must be naive | gpipe"}));
 
