@@ -217,6 +217,8 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding, options.experts);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
+  // With a norm the system maps what is around it in the file, up to 2 MiB: also what was quantized and given back.
+  for (const std::string& name : checkpoint.names()) release_pages(checkpoint.at(name));
   return decoder;
 }
 

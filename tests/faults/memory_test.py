@@ -70,6 +70,15 @@ class VariedLengths(program.JobTest):
     def test_blocks_recomputed(self):
         self.keeps_to_the_plan(train={"gradient_checkpointing": "block"})
 
+    def test_quantized_while_it_loads(self):
+        shape = SHAPE | {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8}
+        (self.folder / "large.json").write_text(json.dumps(dict(program.CONFIG, **shape)))
+        made = program.run("init", "--config", self.folder / "large.json", "--out", self.folder / "large",
+                           "--dtype", "bf16")
+        self.assertEqual(made.code, 0, made.err)
+        self.keeps_to_the_plan(model={"path": str(self.folder / "large"), "quantize": "nf4", "compute_dtype": "bf16"},
+                               train={"gradient_checkpointing": "block", "steps": 2, "save_every": 0})
+
     def test_sharded(self):
         self.keeps_to_the_plan(ranks=2, parallel={"shard": 2})
 
