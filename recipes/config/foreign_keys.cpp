@@ -38,7 +38,8 @@ const Ours kKeys[] = {
     {"objective.reference", {"ref_model"}},
     {"rollout.completions", {"num_generations"}},
     {"rollout.max_new_tokens", {"max_completion_length", "response_length"}},
-    {"data.train", {"dataset", "datasets", "dataset_name", "dataset_dir", "data_files", "train_file"}},
+    {"data.train",
+     {"dataset", "datasets", "pretraining_dataset", "dataset_name", "dataset_dir", "data_files", "train_file"}},
     {"data.eval", {"eval_dataset", "test_datasets", "validation_file"}},
     {"data.eval_fraction", {"val_size", "val_set_size"}},
     {"data.template", {"chat_template"}},
@@ -76,7 +77,6 @@ const Ours kKeys[] = {
 
 const Ours kValues[] = {
     {"chat", {"sharegpt", "openai", "messages", "chat_template"}},
-    {"completion", {"input_output"}},
     {"text", {"pretrain"}},
     {"auto", {"jsonl", "json"}},
     {"nf4", {"4bit", "int4"}},

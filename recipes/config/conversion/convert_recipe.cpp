@@ -1,10 +1,9 @@
 #include "nibble/recipes/config/conversion/convert_recipe.h"
 
-#include <array>
-#include <sstream>
-
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/recipes/config/conversion/foreign_data.h"
+#include "nibble/recipes/config/conversion/foreign_defaults.h"
 #include "nibble/recipes/config/conversion/foreign_objective.h"
 #include "nibble/recipes/config/foreign_keys.h"
 
@@ -15,56 +14,6 @@ namespace {
 using detail::Json;
 using detail::RecipeField;
 using detail::Tool;
-
-struct Default {
-  const char* key;    // the tool's
-  const char* value;  // JSON
-};
-
-// Of what counts in the result and is another number here. Axolotl's schema.py; LLaMA-Factory's hparams and TRL's
-// SFTConfig, which are Transformers' TrainingArguments with some of their own.
-constexpr std::array<Default, 5> kAxolotl = {{{"num_epochs", "1"},
-                                              {"sequence_len", "512"},
-                                              {"gradient_accumulation_steps", "1"},
-                                              {"micro_batch_size", "1"},
-                                              {"sample_packing", "false"}}};
-constexpr std::array<Default, 8> kLlamaFactory = {{{"learning_rate", "5e-5"},
-                                                   {"num_train_epochs", "3"},
-                                                   {"per_device_train_batch_size", "8"},
-                                                   {"lr_scheduler_type", "\"linear\""},
-                                                   {"cutoff_len", "2048"},
-                                                   {"packing", "false"},
-                                                   {"lora_rank", "8"},
-                                                   {"lora_target", "\"all\""}}};
-constexpr std::array<Default, 9> kTrl = {{{"num_train_epochs", "3"},
-                                          {"per_device_train_batch_size", "8"},
-                                          {"lr_scheduler_type", "\"linear\""},
-                                          {"max_length", "1024"},
-                                          {"packing", "false"},
-                                          {"lora_r", "16"},
-                                          {"lora_alpha", "32"},
-                                          {"lora_dropout", "0.05"},
-                                          {"lora_target_modules", "[\"q_proj\", \"v_proj\"]"}}};
-
-// And of TRL's trainers, on which Axolotl's rl is built.
-constexpr std::array<Default, 1> kGrpo = {{{"max_completion_length", "512"}}};
-constexpr std::array<Default, 2> kRloo = {{{"num_generations", "2"}, {"max_completion_length", "512"}}};
-
-std::vector<Default> defaults_of(Tool tool, ObjectiveType type) {
-  std::span<const Default> own = kTrl, of_type;
-  if (tool == Tool::axolotl) own = kAxolotl;
-  if (tool == Tool::llama_factory) own = kLlamaFactory;
-  if (type == ObjectiveType::grpo) of_type = kGrpo;
-  if (type == ObjectiveType::rloo) of_type = kRloo;
-  std::vector<Default> all(own.begin(), own.end());
-  all.insert(all.end(), of_type.begin(), of_type.end());
-  if (tool == Tool::trl) {
-    const char* rate = type == ObjectiveType::reward ? "1e-4" : "1e-6";
-    all.push_back({"learning_rate", type == ObjectiveType::sft ? "2e-5" : rate});
-  }
-  if (type == ObjectiveType::simpo && tool == Tool::llama_factory) all.push_back({"cpo_alpha", "0"});
-  return all;
-}
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
 constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
@@ -121,7 +70,6 @@ class Converter {
   void convert_likelihood(const std::string& key, const Json& value);
   void finish_objective();
   void convert_data();
-  void convert_source(const std::string& key, const Json& source);
   void convert_key(const std::string& key, const Json& value);
   bool convert_special(const std::string& key, const Json& value);
 
@@ -131,7 +79,6 @@ class Converter {
   bool adapts_ = false;
   Json likelihood_;  // the weight of the chosen answers' own loss
   Json root_ = Json::object();
-  Json files_ = Json::array();
   ConvertedRecipe made_;
 };
 
@@ -183,58 +130,18 @@ void Converter::convert_adapter() {
   if (bits != nullptr && *bits != 4) note("quantization_bit", bits->dump() + " has no counterpart: 4 bits or none");
 }
 
-constexpr std::string_view kFieldsOfData[] = {"field",          "field_messages",   "field_instruction",
-                                              "field_output",   "field_prompt",     "field_chosen",
-                                              "field_rejected", "field_completion", "field_label"};
-
-void Converter::convert_source(const std::string& key, const Json& source) {
-  if (source.is_string()) return files_.push_back(source);
-  if (!source.is_object() || !source.contains("path") || !source["path"].is_string()) {
-    return note(key, source.dump() + " has no counterpart: name files in data.train");
-  }
-  std::string path = source["path"];
-  for (const auto& [name, value] : source.items()) {
-    const std::string full = key + "." + name;
-    if (name == "path" || value.is_null()) continue;
-    if (name == "data_files" && value.is_string()) {
-      path = value;
-    } else if (name == "type" && value.is_string()) {
-      const std::string type = value, format = value_for_foreign(type);
-      if (objective_ != ObjectiveType::sft) {
-        note(full, value.dump() + " is left out: the objective says how records are read");
-        continue;
-      }
-      set(full, "data.format", type == "completion" ? "text" : format.empty() ? type : format);
-    } else if (std::ranges::count(kFieldsOfData, name) > 0) {
-      const bool prompt = objective_ != ObjectiveType::sft && name == "field_messages";
-      const std::string ours = prompt ? "prompt" : name == "field" ? "text" : name.substr(6);
-      set(full, "data.fields", {{ours, value}});
-    } else if (name != "ds_type") {
-      note(full, "has no counterpart");
-    }
-  }
-  files_.push_back(path);
-}
-
 void Converter::convert_data() {
-  if (const Json* datasets = find("datasets")) {
-    if (datasets->is_array()) {
-      for (const Json& source : *datasets) convert_source("datasets", source);
-    } else {
-      convert_source("datasets", *datasets);
-    }
-  }
-  if (const Json* name = find("dataset_name")) convert_source("dataset_name", *name);
-  const std::string folder = text("dataset_dir").empty() ? "data" : text("dataset_dir");
-  std::istringstream names(text("dataset"));
-  for (std::string name; std::getline(names, name, ',');) {
-    name.erase(0, name.find_first_not_of(' '));
-    files_.push_back(folder + "/" + name + ".json");
-    note("dataset", "\"" + name + "\" is taken for the file " + files_.back().get<std::string>() + "; look it up in " +
-                        folder + "/dataset_info.json");
-  }
-  if (!files_.empty()) set("datasets", "data.train", files_.size() == 1 ? files_.front() : files_);
-  if (files_.empty()) note("data.train", "is missing: name the data files");
+  const detail::ForeignData data = detail::foreign_data(theirs_, tool_, objective_);
+  for (const auto& [key, what] : data.notes) note(key, what);
+  if (!data.format.empty()) set("datasets.type", "data.format", data.format);
+  if (!data.fields.empty()) set("datasets", "data.fields", data.fields);
+  if (data.on_prompt) set("datasets.train_on_inputs", "data.train_on_prompt", *data.on_prompt);
+  const auto one_or_all = [](const std::vector<std::string>& files) {
+    return files.size() == 1 ? Json(files.front()) : Json(files);
+  };
+  if (!data.train.empty()) set("datasets", "data.train", one_or_all(data.train));
+  if (data.train.empty()) note("data.train", "is missing: name the data files");
+  if (!data.eval.empty() && !has_prompts()) set("eval_dataset", "data.eval", one_or_all(data.eval));
   // All but Axolotl cut longer samples, but for those of which the end counts.
   std::string strategy = tool_ == Tool::axolotl ? text("excess_length_strategy") : "truncate";
   if (has_prompts() || (objective_ == ObjectiveType::reward && tool_ == Tool::trl)) strategy = "drop";
@@ -246,13 +153,27 @@ void Converter::convert_data() {
 
 // Whether `key` has a meaning of its own; it is converted then.
 bool Converter::convert_special(const std::string& key, const Json& value) {
-  static constexpr std::string_view kDone[] = {
-      "adapter",      "use_peft",         "finetuning_type",     "load_in_4bit",
-      "load_in_8bit", "quantization_bit", "bnb_4bit_quant_type", "datasets",
-      "dataset_name", "dataset",          "dataset_dir",         "stage",
-      "rl",           "reward_model",     "disable_dropout"};
+  static constexpr std::string_view kDone[] = {"adapter",
+                                               "use_peft",
+                                               "finetuning_type",
+                                               "load_in_4bit",
+                                               "load_in_8bit",
+                                               "quantization_bit",
+                                               "bnb_4bit_quant_type",
+                                               "datasets",
+                                               "test_datasets",
+                                               "pretraining_dataset",
+                                               "dataset_name",
+                                               "dataset",
+                                               "dataset_dir",
+                                               "stage",
+                                               "rl",
+                                               "reward_model",
+                                               "disable_dropout",
+                                               "excess_length_strategy"};
   if (convert_for_objective(key, value)) return true;
-  if (key == "excess_length_strategy" || std::ranges::count(kDone, key) > 0) return true;
+  if (std::ranges::count(kDone, key) > 0) return true;
+  if (key == "eval_dataset" && tool_ == Tool::llama_factory && value.is_string()) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
     if (whole() && value > 0) set(key, "train.steps", value);
@@ -270,9 +191,7 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
   } else if (key == "lora_target_linear") {
     if (value == true) set(key, "adapter.target_modules", "all-linear");
   } else if (key == "lora_target" && value.is_string()) {
-    Json modules = Json::array();
-    std::istringstream names(value.get<std::string>());
-    for (std::string name; std::getline(names, name, ',');) modules.push_back(name.substr(name.find_first_not_of(' ')));
+    const Json modules = detail::names_of(value.get<std::string>());
     set(key, "adapter.target_modules", value == "all" ? Json("all-linear") : modules);
   } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
     if (key.ends_with("steps") && whole()) return false;
@@ -405,7 +324,7 @@ ConvertedRecipe Converter::convert() {
     const bool is_epochs = key == "num_epochs" || key == "num_train_epochs";
     if (!(is_epochs && has_steps)) convert_key(key, value);
   }
-  for (const Default& one : defaults_of(tool_, objective_)) {
+  for (const detail::ForeignDefault& one : detail::foreign_defaults(tool_, objective_)) {
     const std::string key = key_of(one.key);
     const auto [section, name] = section_and_name(key);
     if ((key.starts_with("adapter.") && !adapts_) || (key == "train.epochs" && has_steps)) continue;
@@ -418,7 +337,7 @@ ConvertedRecipe Converter::convert() {
     }
     if (is_given) continue;
     convert_key(one.key, Json::parse(one.value));
-    written += (written.empty() ? "" : ", ") + std::string(one.key) + "=" + one.value;
+    written += (written.empty() ? "" : ", ") + one.key + "=" + one.value;
   }
   if (adapts_ && tool_ == Tool::llama_factory && find("lora_alpha") == nullptr && root_["adapter"].contains("r")) {
     root_["adapter"]["lora_alpha"] = 2 * root_["adapter"]["r"].get<int64_t>();

@@ -162,7 +162,7 @@ learning_rate: fast
 datasets:
   - path: d.jsonl
     type: {field_system: s}
-    split: train
+    split: test
     field_messages: conversation
 val_set_size: 100
 output_dir: o
