@@ -70,6 +70,9 @@ class Converter {
   void convert_likelihood(const std::string& key, const Json& value);
   void finish_objective();
   void convert_data();
+  void convert_trained_tokens();
+  bool convert_schedule(const std::string& key, const Json& value);
+  void finish_schedule();
   void convert_key(const std::string& key, const Json& value);
   bool convert_special(const std::string& key, const Json& value);
 
@@ -77,7 +80,8 @@ class Converter {
   const Tool tool_;
   const ObjectiveType objective_;
   bool adapts_ = false;
-  Json likelihood_;  // the weight of the chosen answers' own loss
+  Json likelihood_;                            // the weight of the chosen answers' own loss
+  std::pair<std::string, Json> min_lr_share_;  // the tool's key, and the share of the learning rate that it ends with
   Json root_ = Json::object();
   ConvertedRecipe made_;
 };
@@ -151,6 +155,56 @@ void Converter::convert_data() {
                              : "drop");
 }
 
+// TRL trains all tokens, unless one of two keys says otherwise. Where neither is there it trains no prompts that have a
+// completion, which only the data tell.
+void Converter::convert_trained_tokens() {
+  if (tool_ != Tool::trl || objective_ != ObjectiveType::sft) return;
+  const bool on_answers = is_on("assistant_only_loss") || is_on("completion_only_loss");
+  set("completion_only_loss", "data.train_on_prompt", !on_answers);
+  if (!on_answers && find("completion_only_loss") == nullptr) {
+    note(
+        "data.train_on_prompt",
+        "is true, because TRL trains all tokens of conversations; where data have prompt and completion, it trains the "
+        "completion: leave the key out for these");
+  }
+}
+
+// What Transformers' schedules make of their keys.
+bool Converter::convert_schedule(const std::string& key, const Json& value) {
+  const std::string schedule = text("lr_scheduler_type") + text("lr_scheduler");
+  if (key == "cosine_min_lr_ratio") {
+    if (!schedule.empty() && schedule != "cosine") {
+      note(key, "is left out: it counts with the schedule cosine alone");
+    } else {
+      min_lr_share_ = {key, value};
+    }
+  } else if (key == "lr_scheduler_kwargs" && value.is_object()) {
+    for (const auto& [name, number] : value.items()) {
+      if (name == "min_lr_rate") {
+        min_lr_share_ = {key + "." + name, number};
+      } else if (name == "min_lr") {
+        set(key + "." + name, "optimizer.min_lr", number);
+      } else {
+        note(key + "." + name, number.dump() + " has no counterpart");
+      }
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The learning rate is known when all keys are.
+void Converter::finish_schedule() {
+  const auto& [key, share] = min_lr_share_;
+  if (key.empty()) return;
+  if (!share.is_number() || share < 0 || share > 1) {
+    return note(key, share.dump() + " has no counterpart: it is no share of the learning rate");
+  }
+  const double lr = root_.value("optimizer", Json::object()).value("lr", OptimizerRecipe().lr);
+  set(key, "optimizer.min_lr", share.get<double>() * lr);
+}
+
 // Whether `key` has a meaning of its own; it is converted then.
 bool Converter::convert_special(const std::string& key, const Json& value) {
   static constexpr std::string_view kDone[] = {"adapter",
@@ -172,7 +226,7 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
                                                "disable_dropout",
                                                "excess_length_strategy"};
   if (convert_for_objective(key, value)) return true;
-  if (std::ranges::count(kDone, key) > 0) return true;
+  if (std::ranges::count(kDone, key) > 0 || convert_schedule(key, value)) return true;
   if (key == "eval_dataset" && tool_ == Tool::llama_factory && value.is_string()) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
@@ -199,6 +253,8 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
       note(key, value.dump() + " has no counterpart: give " + ours + " a number of steps, or a time");
   } else if (key == "resume_from_checkpoint" || key == "auto_resume_from_checkpoints") {
     if (value.is_string()) note(key, "another tool's checkpoint cannot be continued");
+  } else if (key == "assistant_only_loss" || key == "completion_only_loss") {
+    if (tool_ != Tool::trl || objective_ != ObjectiveType::sft || !value.is_boolean()) return false;
   } else if (key == "dataset_text_field") {
     if (value != "text") set(key, "data.fields", {{"text", value}});
   } else if (key == "template" && std::ranges::count(kSameTemplates, text("template")) > 0) {
@@ -317,6 +373,7 @@ ConvertedRecipe Converter::convert() {
   convert_adapter();
   convert_objective();
   convert_data();
+  convert_trained_tokens();
   std::string written;
   const Json* steps = find("max_steps");
   const bool has_steps = steps != nullptr && steps->is_number_integer() && *steps > 0;
@@ -344,6 +401,7 @@ ConvertedRecipe Converter::convert() {
     written += ", lora_alpha=2 * lora_rank";
   }
   finish_objective();
+  finish_schedule();
   const Json data = root_.value("data", Json::object());
   if (!data.contains("eval") && !data.contains("eval_fraction")) {
     for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) {

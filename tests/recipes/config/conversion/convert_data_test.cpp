@@ -125,6 +125,26 @@ test_datasets:
   EXPECT_THAT(segments.notes, Contains(HasSubstr("datasets.type: \"input_output\" has no counterpart")));
 }
 
+TEST(ConvertData, TrlTrainsAllTokensUnlessAKeySaysOtherwise) {
+  const auto converted = [](const std::string& keys) {
+    return Converted("model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\npacking: true\n" + keys);
+  };
+  const std::string answers = "assistant_only_loss: true\n", all = "assistant_only_loss: false\n";
+  const std::string completion = "completion_only_loss: true\n", whole = "completion_only_loss: false\n";
+  const auto unclear = Contains(HasSubstr("data.train_on_prompt: is true, because TRL trains all tokens of"));
+  for (const std::string& keys : {std::string(), all, std::string("completion_only_loss: null\n")}) {
+    EXPECT_EQ(converted(keys).data["train_on_prompt"], true) << keys;
+    EXPECT_THAT(converted(keys).notes, unclear) << keys;
+  }
+  for (const std::string& keys :
+       {answers, completion, answers + whole, all + completion, answers + completion, whole}) {
+    EXPECT_EQ(converted(keys).data["train_on_prompt"], keys == whole) << keys;
+    EXPECT_THAT(converted(keys).notes, AllOf(Not(unclear), Each(Not(HasSubstr("_only_loss"))))) << keys;
+  }
+  EXPECT_THAT(converted("assistant_only_loss: maybe\n").notes,
+              Contains(HasSubstr("assistant_only_loss: has no counterpart")));
+}
+
 TEST(ConvertData, LlamaFactorysNamesOfEvaluationDataAreFilesToo) {
   const Converted converted("model_name_or_path: m\nstage: sft\noutput_dir: o\ndataset: a\neval_dataset: b , c,\n");
   EXPECT_EQ(converted.data["eval"], json::parse(R"(["data/b.json", "data/c.json"])"));

@@ -127,7 +127,8 @@ TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
     "target_modules": ["q_proj", "v_proj"]})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_target_modules: PEFT's default depends on the type")));
   EXPECT_EQ(converted.root["data"],
-            json::parse(R"({"train": "trl-lib/Capybara", "truncate": "cut", "max_length": 1024, "pack": false})"));
+            json::parse(R"({"train": "trl-lib/Capybara", "truncate": "cut", "train_on_prompt": true, "max_length": 1024,
+                            "pack": false})"));
   EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
   EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
@@ -138,6 +139,30 @@ TEST(ConvertRecipe, AGivenLengthIsNotReplacedByADefault) {
     "output_dir": "o"})");
   EXPECT_EQ(converted.root["data"]["max_length"], 256);
   EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("max_length=1024"))));
+}
+
+TEST(ConvertRecipe, TheLastLearningRateIsAShareOfTheFirst) {
+  const std::string trl =
+      "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\npacking: true\n"
+      "lr_scheduler_type: cosine_with_min_lr\n";
+  const Converted share(trl + "learning_rate: 2.0e-4\nlr_scheduler_kwargs: {min_lr_rate: 0.1, num_cycles: 0.5}\n");
+  EXPECT_EQ(share.root["optimizer"]["schedule"], "cosine");
+  EXPECT_DOUBLE_EQ(share.root["optimizer"]["min_lr"], 2e-5);
+  EXPECT_THAT(share.result.notes, Contains(HasSubstr("lr_scheduler_kwargs.num_cycles: 0.5 has no counterpart")));
+  EXPECT_THAT(share.result.notes, Each(Not(HasSubstr("min_lr"))));
+  const Converted of_default(trl + "lr_scheduler_kwargs: {min_lr_rate: 0.5}\n");
+  EXPECT_DOUBLE_EQ(of_default.root["optimizer"]["min_lr"], 1e-5);
+  EXPECT_EQ(Converted(trl + "lr_scheduler_kwargs: {min_lr: 1.0e-6}\n").root["optimizer"]["min_lr"], 1e-6);
+  const Converted wrong(trl + "lr_scheduler_kwargs: {min_lr_rate: 2}\n");
+  EXPECT_FALSE(wrong.root["optimizer"].contains("min_lr"));
+  EXPECT_THAT(wrong.result.notes, Contains(HasSubstr("lr_scheduler_kwargs.min_lr_rate: 2 has no counterpart")));
+  const std::string axolotl =
+      "base_model: m\ndatasets: d.jsonl\noutput_dir: o\nlearning_rate: 2.0e-4\n"
+      "cosine_min_lr_ratio: 0.1\n";
+  EXPECT_DOUBLE_EQ(Converted(axolotl).root["optimizer"]["min_lr"], 2e-5);
+  const Converted linear(axolotl + "lr_scheduler: linear\n");
+  EXPECT_FALSE(linear.root["optimizer"].contains("min_lr"));
+  EXPECT_THAT(linear.result.notes, Contains(HasSubstr("cosine_min_lr_ratio: is left out")));
 }
 
 TEST(ConvertRecipe, EvaluationsOfNothingAreLeftOutAndNamed) {
