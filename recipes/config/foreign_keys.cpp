@@ -45,7 +45,7 @@ const Ours kKeys[] = {
     {"data.template", {"chat_template"}},
     {"data.max_length",
      {"sequence_len", "cutoff_len", "max_seq_length", "max_seq_len", "model_max_length", "block_size"}},
-    {"data.pack", {"packing", "packed", "sample_packing"}},
+    {"data.pack", {"packing", "packed", "sample_packing", "neat_packing"}},
     {"data.train_on_prompt", {"train_on_inputs", "train_on_input"}},
     {"train.microbatch_size", {"micro_batch_size", "batch_size", "per_device_train_batch_size"}},
     {"train.accumulate", {"gradient_accumulation_steps", "grad_accumulation_steps"}},

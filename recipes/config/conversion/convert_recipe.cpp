@@ -30,6 +30,7 @@ constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
     {"max_grad_norm", "train.max_grad_norm"},
     {"seed", "train.seed"},
     {"max_length", "data.max_length"},
+    {"train_on_prompt", "data.train_on_prompt"},
     {"optimizer", "optimizer.type"},
 };
 
@@ -59,6 +60,7 @@ class Converter {
   bool has_prompts() const { return has_rewards(objective_); }
   std::string objective() const { return std::string(objective_type_name(objective_)); }
   bool turns_dropout_off() const;
+  bool packs() const;
   /// Our key for one of the tool's; empty where there is none.
   std::string key_of(const std::string& key) const;
   /// Sets our key, unless its row of the table refuses the value.
@@ -169,6 +171,11 @@ void Converter::convert_trained_tokens() {
   }
 }
 
+// LLaMA-Factory packs where one of its two keys says so; where packing is not there, in pretraining.
+bool Converter::packs() const {
+  return is_on("neat_packing") || is_on("packing") || (find("packing") == nullptr && text("stage") == "pt");
+}
+
 // What Transformers' schedules make of their keys.
 bool Converter::convert_schedule(const std::string& key, const Json& value) {
   const std::string schedule = text("lr_scheduler_type") + text("lr_scheduler");
@@ -237,6 +244,10 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     } else {
       note(key, "a number of samples has no counterpart: give data.eval_fraction a share");
     }
+  } else if (tool_ == Tool::llama_factory && key_of(key) == "data.pack" && value.is_boolean()) {
+    set(key, "data.pack", packs());
+    if (key == "packing" && packs() && !is_on("neat_packing"))
+      note(key, "samples of one sequence do not see each other, as with neat_packing");
   } else if (key == "gradient_checkpointing") {
     set(key, "train.gradient_checkpointing", value == false ? "none" : "block");
   } else if (key == "bf16" || key == "fp16") {
@@ -381,7 +392,7 @@ ConvertedRecipe Converter::convert() {
     const bool is_epochs = key == "num_epochs" || key == "num_train_epochs";
     if (!(is_epochs && has_steps)) convert_key(key, value);
   }
-  for (const detail::ForeignDefault& one : detail::foreign_defaults(tool_, objective_)) {
+  for (const detail::ForeignDefault& one : detail::foreign_defaults(theirs_, tool_, objective_)) {
     const std::string key = key_of(one.key);
     const auto [section, name] = section_and_name(key);
     if ((key.starts_with("adapter.") && !adapts_) || (key == "train.epochs" && has_steps)) continue;

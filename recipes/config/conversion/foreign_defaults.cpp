@@ -8,7 +8,7 @@ using Defaults = std::vector<ForeignDefault>;
 
 // Axolotl's schema.py; LLaMA-Factory's hparams and TRL's SFTConfig, which are Transformers'
 // TrainingArguments with some of their own.
-Defaults defaults_of(Tool tool) {
+Defaults defaults_of(const Json& theirs, Tool tool) {
   if (tool == Tool::axolotl) {
     return {{"num_epochs", "1"},
             {"sequence_len", "512"},
@@ -17,12 +17,13 @@ Defaults defaults_of(Tool tool) {
             {"sample_packing", "false"}};
   }
   if (tool == Tool::llama_factory) {
+    const bool pretrains = theirs.value("stage", Json()) == "pt";
     return {{"learning_rate", "5e-5"},
             {"num_train_epochs", "3"},
             {"per_device_train_batch_size", "8"},
             {"lr_scheduler_type", "\"linear\""},
             {"cutoff_len", "2048"},
-            {"packing", "false"},
+            {"packing", pretrains ? "true" : "false"},
             {"lora_rank", "8"},
             {"lora_target", "\"all\""}};
   }
@@ -39,8 +40,8 @@ Defaults defaults_of(Tool tool) {
 
 }  // namespace
 
-std::vector<ForeignDefault> foreign_defaults(Tool tool, ObjectiveType type) {
-  Defaults all = defaults_of(tool);
+std::vector<ForeignDefault> foreign_defaults(const Json& theirs, Tool tool, ObjectiveType type) {
+  Defaults all = defaults_of(theirs, tool);
   // Of TRL's trainers, on which Axolotl's rl is built.
   if (type == ObjectiveType::rloo) all.push_back({"num_generations", "2"});
   if (type == ObjectiveType::grpo || type == ObjectiveType::rloo) all.push_back({"max_completion_length", "512"});

@@ -13,7 +13,7 @@ struct ForeignDefault {
   std::string value;  ///< JSON
 };
 
-/// Of what counts in the result and is another number here.
-std::vector<ForeignDefault> foreign_defaults(Tool tool, ObjectiveType type);
+/// Of what counts in the result and is another number here, for the configuration `theirs`.
+std::vector<ForeignDefault> foreign_defaults(const Json& theirs, Tool tool, ObjectiveType type);
 
 }  // namespace nibble::detail

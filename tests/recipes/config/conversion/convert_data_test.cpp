@@ -145,6 +145,33 @@ TEST(ConvertData, TrlTrainsAllTokensUnlessAKeySaysOtherwise) {
               Contains(HasSubstr("assistant_only_loss: has no counterpart")));
 }
 
+TEST(ConvertData, LlamaFactoryPacksWhereEitherKeySaysSo) {
+  const auto converted = [](const std::string& keys) {
+    return Converted("model_name_or_path: m\ncutoff_len: 64\noutput_dir: o\ndataset: a\n" + keys);
+  };
+  const std::string neat = "neat_packing: true\n", apart = "as with neat_packing";
+  for (const std::string& keys :
+       {neat, neat + "packing: false\n", "packing: false\n" + neat, neat + "packing: true\n"}) {
+    EXPECT_EQ(converted(keys).data["pack"], true) << keys;
+    EXPECT_THAT(converted(keys).notes, Each(Not(HasSubstr("packing")))) << keys;
+  }
+  EXPECT_EQ(converted("packing: true\n").data["pack"], true);
+  EXPECT_THAT(converted("packing: true\n").notes, Contains(HasSubstr(apart)));
+  EXPECT_EQ(converted("neat_packing: false\n").data["pack"], false);
+  EXPECT_EQ(converted("").data["pack"], false);
+  EXPECT_EQ(converted("stage: pt\n").data["pack"], true);
+  EXPECT_THAT(converted("stage: pt\n").notes, Contains(HasSubstr(", packing=true, ")));
+  EXPECT_EQ(converted("stage: pt\npacking: false\n").data["pack"], false);
+}
+
+TEST(ConvertData, LlamaFactorysTrainOnPromptHasTheSameName) {
+  const std::string theirs = "model_name_or_path: m\nfinetuning_type: full\noutput_dir: o\ndataset: a\n";
+  const Converted converted(theirs + "train_on_prompt: true\n");
+  EXPECT_EQ(converted.data["train_on_prompt"], true);
+  EXPECT_THAT(converted.notes, Each(Not(HasSubstr("train_on_prompt"))));
+  EXPECT_FALSE(Converted(theirs).data.contains("train_on_prompt"));
+}
+
 TEST(ConvertData, LlamaFactorysNamesOfEvaluationDataAreFilesToo) {
   const Converted converted("model_name_or_path: m\nstage: sft\noutput_dir: o\ndataset: a\neval_dataset: b , c,\n");
   EXPECT_EQ(converted.data["eval"], json::parse(R"(["data/b.json", "data/c.json"])"));
