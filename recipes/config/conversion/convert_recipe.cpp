@@ -2,6 +2,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/text/chat/chat_template.h"
 #include "nibble/recipes/config/conversion/foreign_data.h"
 #include "nibble/recipes/config/conversion/foreign_defaults.h"
 #include "nibble/recipes/config/conversion/foreign_objective.h"
@@ -14,6 +15,13 @@ namespace {
 using detail::Json;
 using detail::RecipeField;
 using detail::Tool;
+
+// Converted with other keys, or of no meaning without them.
+constexpr std::string_view kDone[] = {
+    "adapter",  "use_peft",      "finetuning_type", "load_in_4bit",        "load_in_8bit",
+    "datasets", "test_datasets", "dataset_name",    "pretraining_dataset", "quantization_type",
+    "dataset",  "dataset_dir",   "stage",           "bnb_4bit_quant_type", "quantization_bit",
+    "rl",       "reward_model",  "pissa_iter",      "disable_dropout",     "excess_length_strategy"};
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
 constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
@@ -72,6 +80,7 @@ class Converter {
   void convert_likelihood(const std::string& key, const Json& value);
   void finish_objective();
   void convert_data();
+  void convert_template(const std::string& key, const Json& value);
   void convert_trained_tokens();
   bool convert_schedule(const std::string& key, const Json& value);
   void finish_schedule();
@@ -130,7 +139,8 @@ void Converter::convert_adapter() {
   }
   const Json* bits = find("quantization_bit");
   if (is_on("load_in_4bit") || kind == "qlora" || (bits != nullptr && *bits == 4)) {
-    set("load_in_4bit", "model.quantize", text("bnb_4bit_quant_type") == "fp4" ? "fp4" : "nf4");
+    set("load_in_4bit", "model.quantize",
+        text("bnb_4bit_quant_type") + text("quantization_type") == "fp4" ? "fp4" : "nf4");
   }
   if (is_on("load_in_8bit")) note("load_in_8bit", "has no counterpart: 16 bits, or 4 bits with model.quantize");
   if (bits != nullptr && *bits != 4) note("quantization_bit", bits->dump() + " has no counterpart: 4 bits or none");
@@ -157,6 +167,25 @@ void Converter::convert_data() {
                              : "drop");
 }
 
+// LLaMA-Factory shows all records with its template, Axolotl conversations alone.
+void Converter::convert_template(const std::string& key, const Json& value) {
+  const std::string name = value.is_string() ? value.get<std::string>() : "";
+  const std::string format = root_["data"].value("format", "");
+  const std::vector<std::string> builtin = builtin_chat_template_names();
+  const bool is_file = key != "template" && (name.ends_with(".jinja") || name.ends_with(".j2"));
+  if (name == "tokenizer_default" || (name == "jinja" && find("chat_template_jinja") != nullptr)) return;
+  if (tool_ == Tool::axolotl && (format == "alpaca" || format == "completion")) {
+    note(key, "is left out: Axolotl shows only conversations with it");
+  } else if (is_file || (key == "template" ? std::ranges::count(kSameTemplates, name) > 0
+                                           : key == "chat_template" && std::ranges::count(builtin, name) > 0)) {
+    set(key, "data.template", value);
+  } else {
+    note(key, value.dump() +
+                  " is not taken over: name one with data.template, or conversations are shown with the "
+                  "model's own and instructions with Alpaca's prompt");
+  }
+}
+
 // TRL trains all tokens, unless one of two keys says otherwise. Where neither is there it trains no prompts that have a
 // completion, which only the data tell.
 void Converter::convert_trained_tokens() {
@@ -179,7 +208,23 @@ bool Converter::packs() const {
 // What Transformers' schedules make of their keys.
 bool Converter::convert_schedule(const std::string& key, const Json& value) {
   const std::string schedule = text("lr_scheduler_type") + text("lr_scheduler");
-  if (key == "cosine_min_lr_ratio") {
+  const std::string ours = key_of(key);
+  if (ours == "optimizer.warmup_steps" || ours == "optimizer.warmup_ratio") {
+    const Json* steps = find("warmup_steps");
+    const bool is_share = value.is_number() && value > 0 && value < 1;
+    if (schedule == "constant") {
+      if (value != 0) note(key, "is left out: the schedule constant does not warm up, constant_with_warmup does");
+    } else if (key == "warmup_ratio" && steps != nullptr && steps->is_number() && *steps > 0) {
+      note(key, "is left out: warmup_steps goes before it");
+    } else {
+      set(key, is_share ? "optimizer.warmup_ratio" : ours, value);
+    }
+  } else if (ours == "optimizer.betas") {
+    const auto beta = [&](const char* one, double otherwise) {
+      return find(one) == nullptr ? Json(otherwise) : *find(one);
+    };
+    set(key, ours, Json::array({beta("adam_beta1", 0.9), beta("adam_beta2", 0.999)}));
+  } else if (key == "cosine_min_lr_ratio") {
     if (!schedule.empty() && schedule != "cosine") {
       note(key, "is left out: it counts with the schedule cosine alone");
     } else {
@@ -214,26 +259,12 @@ void Converter::finish_schedule() {
 
 // Whether `key` has a meaning of its own; it is converted then.
 bool Converter::convert_special(const std::string& key, const Json& value) {
-  static constexpr std::string_view kDone[] = {"adapter",
-                                               "use_peft",
-                                               "finetuning_type",
-                                               "load_in_4bit",
-                                               "load_in_8bit",
-                                               "quantization_bit",
-                                               "bnb_4bit_quant_type",
-                                               "datasets",
-                                               "test_datasets",
-                                               "pretraining_dataset",
-                                               "dataset_name",
-                                               "dataset",
-                                               "dataset_dir",
-                                               "stage",
-                                               "rl",
-                                               "reward_model",
-                                               "disable_dropout",
-                                               "excess_length_strategy"};
   if (convert_for_objective(key, value)) return true;
   if (std::ranges::count(kDone, key) > 0 || convert_schedule(key, value)) return true;
+  if (!adapts_ && key_of(key).starts_with("adapter.")) {
+    note(key, "there is no adapter");
+    return true;
+  }
   if (key == "eval_dataset" && tool_ == Tool::llama_factory && value.is_string()) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
@@ -250,14 +281,21 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
       note(key, "samples of one sequence do not see each other, as with neat_packing");
   } else if (key == "gradient_checkpointing") {
     set(key, "train.gradient_checkpointing", value == false ? "none" : "block");
-  } else if (key == "bf16" || key == "fp16") {
+  } else if (key == "disable_gradient_checkpointing" && value.is_boolean()) {
+    if (value == true) set(key, "train.gradient_checkpointing", "none");
+  } else if (key == "curriculum_sampling" && value.is_boolean()) {
+    if (value == true) set(key, "data.shuffle", false);
+  } else if (key == "bf16" || key == "fp16" || key == "pure_bf16") {
     if (value == true || value == "auto" || value == "full") set(key, "model.compute_dtype", "bf16");
     if (key == "fp16" && value == true) note(key, "bf16 is used");
   } else if (key == "lora_target_linear") {
     if (value == true) set(key, "adapter.target_modules", "all-linear");
-  } else if (key == "lora_target" && value.is_string()) {
+  } else if ((key == "lora_target" || key == "additional_target") && value.is_string()) {
     const Json modules = detail::names_of(value.get<std::string>());
-    set(key, "adapter.target_modules", value == "all" ? Json("all-linear") : modules);
+    set(key, key_of(key), key == "lora_target" && value == "all" ? Json("all-linear") : modules);
+  } else if (key == "pissa_init" && value.is_boolean()) {
+    const Json rounds = find("pissa_iter") == nullptr ? Json(16) : *find("pissa_iter");
+    if (value == true) set(key, key_of(key), rounds == -1 ? "pissa" : "pissa_niter_" + rounds.dump());
   } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
     if (key.ends_with("steps") && whole()) return false;
     if (!key.ends_with("strategy") || (value != "steps" && value != "no"))
@@ -268,10 +306,9 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     if (tool_ != Tool::trl || objective_ != ObjectiveType::sft || !value.is_boolean()) return false;
   } else if (key == "dataset_text_field") {
     if (value != "text") set(key, "data.fields", {{"text", value}});
-  } else if (key == "template" && std::ranges::count(kSameTemplates, text("template")) > 0) {
-    set(key, "data.template", value);
-  } else if (key == "template") {
-    note(key, value.dump() + " is not taken over: the model's own chat template is used, or data.template");
+  } else if (key == "template" || key == "chat_template" || key == "chat_template_jinja" ||
+             key == "chat_template_path") {
+    convert_template(key, value);
   } else {
     return false;
   }
@@ -372,7 +409,6 @@ void Converter::convert_key(const std::string& key, const Json& value) {
   if (value.is_null() || convert_special(key, value)) return;
   const std::string ours = key_of(key);
   if (ours.empty()) return note(key, "has no counterpart");
-  if (ours.starts_with("adapter.") && !adapts_) return note(key, "there is no adapter");
   const std::string word = value.is_string() ? value_for_foreign(value.get<std::string>()) : "";
   set(key, ours, word.empty() ? value : Json(word));
 }
@@ -399,6 +435,7 @@ ConvertedRecipe Converter::convert() {
     if (key == "adapter.lora_dropout" && turns_dropout_off()) continue;
     if ((key == "data.pack" && objective_ != ObjectiveType::sft) || (key == "data.max_length" && has_prompts()))
       continue;
+    if (key == "model.double_quant" && !root_["model"].contains("quantize")) continue;
     bool is_given = root_.contains(section) && root_[section].contains(name);
     for (const auto& [given, value] : theirs_.items()) {
       is_given = is_given || (!value.is_null() && key_of(given) == key);
@@ -442,16 +479,7 @@ ConvertedRecipe Converter::convert() {
 
 ConvertedRecipe convert_recipe(const std::string& text, const std::string& place, const std::string& objective) {
   Json theirs = detail::parse_settings(text, place);
-  const auto has = [&](const char* key) { return theirs.contains(key); };
-  Tool tool = Tool::trl;
-  if (has("base_model")) {
-    tool = Tool::axolotl;
-  } else if (!has("model_name_or_path")) {
-    throw UsageError("is a configuration of no tool that is known",
-                     "Axolotl's has base_model, LLaMA-Factory's and TRL's have model_name_or_path", place);
-  } else if (has("stage") || has("finetuning_type") || has("cutoff_len") || has("do_train")) {
-    tool = Tool::llama_factory;
-  }
+  const Tool tool = detail::foreign_tool(theirs, place);
   if (const Json trl = theirs.value("trl", Json()); tool == Tool::axolotl && trl.is_object()) {
     theirs.erase("trl");
     for (const auto& [key, value] : trl.items()) theirs["trl." + key] = value;

@@ -6,7 +6,7 @@ namespace {
 
 using Defaults = std::vector<ForeignDefault>;
 
-// Axolotl's schema.py; LLaMA-Factory's hparams and TRL's SFTConfig, which are Transformers'
+// Axolotl's schema.py; LLaMA-Factory's hparams and TRL's SFTConfig and ModelConfig, which are Transformers'
 // TrainingArguments with some of their own.
 Defaults defaults_of(const Json& theirs, Tool tool) {
   if (tool == Tool::axolotl) {
@@ -32,6 +32,7 @@ Defaults defaults_of(const Json& theirs, Tool tool) {
           {"lr_scheduler_type", "\"linear\""},
           {"max_length", "1024"},
           {"packing", "false"},
+          {"use_bnb_nested_quant", "false"},
           {"lora_r", "16"},
           {"lora_alpha", "32"},
           {"lora_dropout", "0.05"},
