@@ -441,6 +441,8 @@ ConvertedRecipe Converter::convert() {
       is_given = is_given || (!value.is_null() && key_of(given) == key);
     }
     if (is_given) continue;
+    if (one.key == "max_length" && theirs_.contains(one.key))
+      note(one.key, "null, no limit, has no counterpart: longer samples are cut; give data.max_length the longest");
     convert_key(one.key, Json::parse(one.value));
     written += (written.empty() ? "" : ", ") + one.key + "=" + one.value;
   }

@@ -51,6 +51,7 @@ bool has_known_turns(const Json& source) {
 bool is_as_here(const Json& source, const std::string& name, const Json& value) {
   return name == "ds_type" || (name == "split" && value == "train") || (name == "train_on_eos" && value == "turn") ||
          (name == "roles_to_train" && value == Json::array({"assistant"})) ||
+         (name == "chat_template" && value == "tokenizer_default") ||
          (std::ranges::count(kNamesOfTurns, name) > 0 && has_known_turns(source));
 }
 

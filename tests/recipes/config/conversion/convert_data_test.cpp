@@ -66,6 +66,7 @@ TEST(ConvertData, WhatAxolotlSaysOfConversationsThatIsSoHereIsNoNote) {
     split: train
     roles_to_train: [assistant]
     train_on_eos: turn
+    chat_template: tokenizer_default
   - {path: b.jsonl, type: chat_template, field_system: rules, message_field_role: role, message_field_content: content}
   - {path: c.jsonl, type: sharegpt, field_system: rules}
 )");

@@ -139,6 +139,10 @@ TEST(ConvertRecipe, AGivenLengthIsNotReplacedByADefault) {
     "output_dir": "o"})");
   EXPECT_EQ(converted.root["data"]["max_length"], 256);
   EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("max_length=1024"))));
+  const Converted unlimited(R"({"model_name_or_path": "m", "dataset_name": "d.jsonl", "max_length": null,
+    "output_dir": "o"})");
+  EXPECT_EQ(unlimited.root["data"]["max_length"], 1024);
+  EXPECT_THAT(unlimited.result.notes, Contains(HasSubstr("max_length: null, no limit, has no counterpart")));
 }
 
 TEST(ConvertRecipe, TheLastLearningRateIsAShareOfTheFirst) {
@@ -252,6 +256,7 @@ datasets: d.jsonl
 output_dir: o
 adam_beta2: 0.95
 curriculum_sampling: true
+lora_target_modules: [q_proj]
 peft_layers_to_transform: [0, 1]
 peft_init_lora_weights: gaussian
 optimizer: paged_adamw
