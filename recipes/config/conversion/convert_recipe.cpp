@@ -1,10 +1,10 @@
 #include "nibble/recipes/config/conversion/convert_recipe.h"
 
-#include <array>
-#include <sstream>
-
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/text/chat/chat_template.h"
+#include "nibble/recipes/config/conversion/foreign_data.h"
+#include "nibble/recipes/config/conversion/foreign_defaults.h"
 #include "nibble/recipes/config/conversion/foreign_objective.h"
 #include "nibble/recipes/config/foreign_keys.h"
 
@@ -16,55 +16,12 @@ using detail::Json;
 using detail::RecipeField;
 using detail::Tool;
 
-struct Default {
-  const char* key;    // the tool's
-  const char* value;  // JSON
-};
-
-// Of what counts in the result and is another number here. Axolotl's schema.py; LLaMA-Factory's hparams and TRL's
-// SFTConfig, which are Transformers' TrainingArguments with some of their own.
-constexpr std::array<Default, 5> kAxolotl = {{{"num_epochs", "1"},
-                                              {"sequence_len", "512"},
-                                              {"gradient_accumulation_steps", "1"},
-                                              {"micro_batch_size", "1"},
-                                              {"sample_packing", "false"}}};
-constexpr std::array<Default, 8> kLlamaFactory = {{{"learning_rate", "5e-5"},
-                                                   {"num_train_epochs", "3"},
-                                                   {"per_device_train_batch_size", "8"},
-                                                   {"lr_scheduler_type", "\"linear\""},
-                                                   {"cutoff_len", "2048"},
-                                                   {"packing", "false"},
-                                                   {"lora_rank", "8"},
-                                                   {"lora_target", "\"all\""}}};
-constexpr std::array<Default, 9> kTrl = {{{"num_train_epochs", "3"},
-                                          {"per_device_train_batch_size", "8"},
-                                          {"lr_scheduler_type", "\"linear\""},
-                                          {"max_length", "1024"},
-                                          {"packing", "false"},
-                                          {"lora_r", "16"},
-                                          {"lora_alpha", "32"},
-                                          {"lora_dropout", "0.05"},
-                                          {"lora_target_modules", "[\"q_proj\", \"v_proj\"]"}}};
-
-// And of TRL's trainers, on which Axolotl's rl is built.
-constexpr std::array<Default, 1> kGrpo = {{{"max_completion_length", "512"}}};
-constexpr std::array<Default, 2> kRloo = {{{"num_generations", "2"}, {"max_completion_length", "512"}}};
-
-std::vector<Default> defaults_of(Tool tool, ObjectiveType type) {
-  std::span<const Default> own = kTrl, of_type;
-  if (tool == Tool::axolotl) own = kAxolotl;
-  if (tool == Tool::llama_factory) own = kLlamaFactory;
-  if (type == ObjectiveType::grpo) of_type = kGrpo;
-  if (type == ObjectiveType::rloo) of_type = kRloo;
-  std::vector<Default> all(own.begin(), own.end());
-  all.insert(all.end(), of_type.begin(), of_type.end());
-  if (tool == Tool::trl) {
-    const char* rate = type == ObjectiveType::reward ? "1e-4" : "1e-6";
-    all.push_back({"learning_rate", type == ObjectiveType::sft ? "2e-5" : rate});
-  }
-  if (type == ObjectiveType::simpo && tool == Tool::llama_factory) all.push_back({"cpo_alpha", "0"});
-  return all;
-}
+// Converted with other keys, or of no meaning without them.
+constexpr std::string_view kDone[] = {
+    "adapter",  "use_peft",      "finetuning_type", "load_in_4bit",        "load_in_8bit",
+    "datasets", "test_datasets", "dataset_name",    "pretraining_dataset", "quantization_type",
+    "dataset",  "dataset_dir",   "stage",           "bnb_4bit_quant_type", "quantization_bit",
+    "rl",       "reward_model",  "pissa_iter",      "disable_dropout",     "excess_length_strategy"};
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
 constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
@@ -81,6 +38,7 @@ constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
     {"max_grad_norm", "train.max_grad_norm"},
     {"seed", "train.seed"},
     {"max_length", "data.max_length"},
+    {"train_on_prompt", "data.train_on_prompt"},
     {"optimizer", "optimizer.type"},
 };
 
@@ -110,6 +68,7 @@ class Converter {
   bool has_prompts() const { return has_rewards(objective_); }
   std::string objective() const { return std::string(objective_type_name(objective_)); }
   bool turns_dropout_off() const;
+  bool packs() const;
   /// Our key for one of the tool's; empty where there is none.
   std::string key_of(const std::string& key) const;
   /// Sets our key, unless its row of the table refuses the value.
@@ -121,7 +80,10 @@ class Converter {
   void convert_likelihood(const std::string& key, const Json& value);
   void finish_objective();
   void convert_data();
-  void convert_source(const std::string& key, const Json& source);
+  void convert_template(const std::string& key, const Json& value);
+  void convert_trained_tokens();
+  bool convert_schedule(const std::string& key, const Json& value);
+  void finish_schedule();
   void convert_key(const std::string& key, const Json& value);
   bool convert_special(const std::string& key, const Json& value);
 
@@ -129,9 +91,9 @@ class Converter {
   const Tool tool_;
   const ObjectiveType objective_;
   bool adapts_ = false;
-  Json likelihood_;  // the weight of the chosen answers' own loss
+  Json likelihood_;                            // the weight of the chosen answers' own loss
+  std::pair<std::string, Json> min_lr_share_;  // the tool's key, and the share of the learning rate that it ends with
   Json root_ = Json::object();
-  Json files_ = Json::array();
   ConvertedRecipe made_;
 };
 
@@ -177,64 +139,25 @@ void Converter::convert_adapter() {
   }
   const Json* bits = find("quantization_bit");
   if (is_on("load_in_4bit") || kind == "qlora" || (bits != nullptr && *bits == 4)) {
-    set("load_in_4bit", "model.quantize", text("bnb_4bit_quant_type") == "fp4" ? "fp4" : "nf4");
+    set("load_in_4bit", "model.quantize",
+        text("bnb_4bit_quant_type") + text("quantization_type") == "fp4" ? "fp4" : "nf4");
   }
   if (is_on("load_in_8bit")) note("load_in_8bit", "has no counterpart: 16 bits, or 4 bits with model.quantize");
   if (bits != nullptr && *bits != 4) note("quantization_bit", bits->dump() + " has no counterpart: 4 bits or none");
 }
 
-constexpr std::string_view kFieldsOfData[] = {"field",          "field_messages",   "field_instruction",
-                                              "field_output",   "field_prompt",     "field_chosen",
-                                              "field_rejected", "field_completion", "field_label"};
-
-void Converter::convert_source(const std::string& key, const Json& source) {
-  if (source.is_string()) return files_.push_back(source);
-  if (!source.is_object() || !source.contains("path") || !source["path"].is_string()) {
-    return note(key, source.dump() + " has no counterpart: name files in data.train");
-  }
-  std::string path = source["path"];
-  for (const auto& [name, value] : source.items()) {
-    const std::string full = key + "." + name;
-    if (name == "path" || value.is_null()) continue;
-    if (name == "data_files" && value.is_string()) {
-      path = value;
-    } else if (name == "type" && value.is_string()) {
-      const std::string type = value, format = value_for_foreign(type);
-      if (objective_ != ObjectiveType::sft) {
-        note(full, value.dump() + " is left out: the objective says how records are read");
-        continue;
-      }
-      set(full, "data.format", type == "completion" ? "text" : format.empty() ? type : format);
-    } else if (std::ranges::count(kFieldsOfData, name) > 0) {
-      const bool prompt = objective_ != ObjectiveType::sft && name == "field_messages";
-      const std::string ours = prompt ? "prompt" : name == "field" ? "text" : name.substr(6);
-      set(full, "data.fields", {{ours, value}});
-    } else if (name != "ds_type") {
-      note(full, "has no counterpart");
-    }
-  }
-  files_.push_back(path);
-}
-
 void Converter::convert_data() {
-  if (const Json* datasets = find("datasets")) {
-    if (datasets->is_array()) {
-      for (const Json& source : *datasets) convert_source("datasets", source);
-    } else {
-      convert_source("datasets", *datasets);
-    }
-  }
-  if (const Json* name = find("dataset_name")) convert_source("dataset_name", *name);
-  const std::string folder = text("dataset_dir").empty() ? "data" : text("dataset_dir");
-  std::istringstream names(text("dataset"));
-  for (std::string name; std::getline(names, name, ',');) {
-    name.erase(0, name.find_first_not_of(' '));
-    files_.push_back(folder + "/" + name + ".json");
-    note("dataset", "\"" + name + "\" is taken for the file " + files_.back().get<std::string>() + "; look it up in " +
-                        folder + "/dataset_info.json");
-  }
-  if (!files_.empty()) set("datasets", "data.train", files_.size() == 1 ? files_.front() : files_);
-  if (files_.empty()) note("data.train", "is missing: name the data files");
+  const detail::ForeignData data = detail::foreign_data(theirs_, tool_, objective_);
+  for (const auto& [key, what] : data.notes) note(key, what);
+  if (!data.format.empty()) set("datasets.type", "data.format", data.format);
+  if (!data.fields.empty()) set("datasets", "data.fields", data.fields);
+  if (data.on_prompt) set("datasets.train_on_inputs", "data.train_on_prompt", *data.on_prompt);
+  const auto one_or_all = [](const std::vector<std::string>& files) {
+    return files.size() == 1 ? Json(files.front()) : Json(files);
+  };
+  if (!data.train.empty()) set("datasets", "data.train", one_or_all(data.train));
+  if (data.train.empty()) note("data.train", "is missing: name the data files");
+  if (!data.eval.empty() && !has_prompts()) set("eval_dataset", "data.eval", one_or_all(data.eval));
   // All but Axolotl cut longer samples, but for those of which the end counts.
   std::string strategy = tool_ == Tool::axolotl ? text("excess_length_strategy") : "truncate";
   if (has_prompts() || (objective_ == ObjectiveType::reward && tool_ == Tool::trl)) strategy = "drop";
@@ -244,15 +167,105 @@ void Converter::convert_data() {
                              : "drop");
 }
 
+// LLaMA-Factory shows all records with its template, Axolotl conversations alone.
+void Converter::convert_template(const std::string& key, const Json& value) {
+  const std::string name = value.is_string() ? value.get<std::string>() : "";
+  const std::string format = root_["data"].value("format", "");
+  const std::vector<std::string> builtin = builtin_chat_template_names();
+  const bool is_file = key != "template" && (name.ends_with(".jinja") || name.ends_with(".j2"));
+  if (name == "tokenizer_default" || (name == "jinja" && find("chat_template_jinja") != nullptr)) return;
+  if (tool_ == Tool::axolotl && (format == "alpaca" || format == "completion")) {
+    note(key, "is left out: Axolotl shows only conversations with it");
+  } else if (is_file || (key == "template" ? std::ranges::count(kSameTemplates, name) > 0
+                                           : key == "chat_template" && std::ranges::count(builtin, name) > 0)) {
+    set(key, "data.template", value);
+  } else {
+    note(key, value.dump() +
+                  " is not taken over: name one with data.template, or conversations are shown with the "
+                  "model's own and instructions with Alpaca's prompt");
+  }
+}
+
+// TRL trains all tokens, unless one of two keys says otherwise. Where neither is there it trains no prompts that have a
+// completion, which only the data tell.
+void Converter::convert_trained_tokens() {
+  if (tool_ != Tool::trl || objective_ != ObjectiveType::sft) return;
+  const bool on_answers = is_on("assistant_only_loss") || is_on("completion_only_loss");
+  set("completion_only_loss", "data.train_on_prompt", !on_answers);
+  if (!on_answers && find("completion_only_loss") == nullptr) {
+    note(
+        "data.train_on_prompt",
+        "is true, because TRL trains all tokens of conversations; where data have prompt and completion, it trains the "
+        "completion: leave the key out for these");
+  }
+}
+
+// LLaMA-Factory packs where one of its two keys says so; where packing is not there, in pretraining.
+bool Converter::packs() const {
+  return is_on("neat_packing") || is_on("packing") || (find("packing") == nullptr && text("stage") == "pt");
+}
+
+// What Transformers' schedules make of their keys.
+bool Converter::convert_schedule(const std::string& key, const Json& value) {
+  const std::string schedule = text("lr_scheduler_type") + text("lr_scheduler");
+  const std::string ours = key_of(key);
+  if (ours == "optimizer.warmup_steps" || ours == "optimizer.warmup_ratio") {
+    const Json* steps = find("warmup_steps");
+    const bool is_share = value.is_number() && value > 0 && value < 1;
+    if (schedule == "constant") {
+      if (value != 0) note(key, "is left out: the schedule constant does not warm up, constant_with_warmup does");
+    } else if (key == "warmup_ratio" && steps != nullptr && steps->is_number() && *steps > 0) {
+      note(key, "is left out: warmup_steps goes before it");
+    } else {
+      set(key, is_share ? "optimizer.warmup_ratio" : ours, value);
+    }
+  } else if (ours == "optimizer.betas") {
+    const auto beta = [&](const char* one, double otherwise) {
+      return find(one) == nullptr ? Json(otherwise) : *find(one);
+    };
+    set(key, ours, Json::array({beta("adam_beta1", 0.9), beta("adam_beta2", 0.999)}));
+  } else if (key == "cosine_min_lr_ratio") {
+    if (!schedule.empty() && schedule != "cosine") {
+      note(key, "is left out: it counts with the schedule cosine alone");
+    } else {
+      min_lr_share_ = {key, value};
+    }
+  } else if (key == "lr_scheduler_kwargs" && value.is_object()) {
+    for (const auto& [name, number] : value.items()) {
+      if (name == "min_lr_rate") {
+        min_lr_share_ = {key + "." + name, number};
+      } else if (name == "min_lr") {
+        set(key + "." + name, "optimizer.min_lr", number);
+      } else {
+        note(key + "." + name, number.dump() + " has no counterpart");
+      }
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The learning rate is known when all keys are.
+void Converter::finish_schedule() {
+  const auto& [key, share] = min_lr_share_;
+  if (key.empty()) return;
+  if (!share.is_number() || share < 0 || share > 1) {
+    return note(key, share.dump() + " has no counterpart: it is no share of the learning rate");
+  }
+  const double lr = root_.value("optimizer", Json::object()).value("lr", OptimizerRecipe().lr);
+  set(key, "optimizer.min_lr", share.get<double>() * lr);
+}
+
 // Whether `key` has a meaning of its own; it is converted then.
 bool Converter::convert_special(const std::string& key, const Json& value) {
-  static constexpr std::string_view kDone[] = {
-      "adapter",      "use_peft",         "finetuning_type",     "load_in_4bit",
-      "load_in_8bit", "quantization_bit", "bnb_4bit_quant_type", "datasets",
-      "dataset_name", "dataset",          "dataset_dir",         "stage",
-      "rl",           "reward_model",     "disable_dropout"};
   if (convert_for_objective(key, value)) return true;
-  if (key == "excess_length_strategy" || std::ranges::count(kDone, key) > 0) return true;
+  if (std::ranges::count(kDone, key) > 0 || convert_schedule(key, value)) return true;
+  if (!adapts_ && key_of(key).starts_with("adapter.")) {
+    note(key, "there is no adapter");
+    return true;
+  }
+  if (key == "eval_dataset" && tool_ == Tool::llama_factory && value.is_string()) return true;
   const auto whole = [&] { return value.is_number_integer(); };
   if (key == "max_steps") {
     if (whole() && value > 0) set(key, "train.steps", value);
@@ -262,30 +275,40 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     } else {
       note(key, "a number of samples has no counterpart: give data.eval_fraction a share");
     }
+  } else if (tool_ == Tool::llama_factory && key_of(key) == "data.pack" && value.is_boolean()) {
+    set(key, "data.pack", packs());
+    if (key == "packing" && packs() && !is_on("neat_packing"))
+      note(key, "samples of one sequence do not see each other, as with neat_packing");
   } else if (key == "gradient_checkpointing") {
     set(key, "train.gradient_checkpointing", value == false ? "none" : "block");
-  } else if (key == "bf16" || key == "fp16") {
+  } else if (key == "disable_gradient_checkpointing" && value.is_boolean()) {
+    if (value == true) set(key, "train.gradient_checkpointing", "none");
+  } else if (key == "curriculum_sampling" && value.is_boolean()) {
+    if (value == true) set(key, "data.shuffle", false);
+  } else if (key == "bf16" || key == "fp16" || key == "pure_bf16") {
     if (value == true || value == "auto" || value == "full") set(key, "model.compute_dtype", "bf16");
     if (key == "fp16" && value == true) note(key, "bf16 is used");
   } else if (key == "lora_target_linear") {
     if (value == true) set(key, "adapter.target_modules", "all-linear");
-  } else if (key == "lora_target" && value.is_string()) {
-    Json modules = Json::array();
-    std::istringstream names(value.get<std::string>());
-    for (std::string name; std::getline(names, name, ',');) modules.push_back(name.substr(name.find_first_not_of(' ')));
-    set(key, "adapter.target_modules", value == "all" ? Json("all-linear") : modules);
+  } else if ((key == "lora_target" || key == "additional_target") && value.is_string()) {
+    const Json modules = detail::names_of(value.get<std::string>());
+    set(key, key_of(key), key == "lora_target" && value == "all" ? Json("all-linear") : modules);
+  } else if (key == "pissa_init" && value.is_boolean()) {
+    const Json rounds = find("pissa_iter") == nullptr ? Json(16) : *find("pissa_iter");
+    if (value == true) set(key, key_of(key), rounds == -1 ? "pissa" : "pissa_niter_" + rounds.dump());
   } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
     if (key.ends_with("steps") && whole()) return false;
     if (!key.ends_with("strategy") || (value != "steps" && value != "no"))
       note(key, value.dump() + " has no counterpart: give " + ours + " a number of steps, or a time");
   } else if (key == "resume_from_checkpoint" || key == "auto_resume_from_checkpoints") {
     if (value.is_string()) note(key, "another tool's checkpoint cannot be continued");
+  } else if (key == "assistant_only_loss" || key == "completion_only_loss") {
+    if (tool_ != Tool::trl || objective_ != ObjectiveType::sft || !value.is_boolean()) return false;
   } else if (key == "dataset_text_field") {
     if (value != "text") set(key, "data.fields", {{"text", value}});
-  } else if (key == "template" && std::ranges::count(kSameTemplates, text("template")) > 0) {
-    set(key, "data.template", value);
-  } else if (key == "template") {
-    note(key, value.dump() + " is not taken over: the model's own chat template is used, or data.template");
+  } else if (key == "template" || key == "chat_template" || key == "chat_template_jinja" ||
+             key == "chat_template_path") {
+    convert_template(key, value);
   } else {
     return false;
   }
@@ -386,7 +409,6 @@ void Converter::convert_key(const std::string& key, const Json& value) {
   if (value.is_null() || convert_special(key, value)) return;
   const std::string ours = key_of(key);
   if (ours.empty()) return note(key, "has no counterpart");
-  if (ours.starts_with("adapter.") && !adapts_) return note(key, "there is no adapter");
   const std::string word = value.is_string() ? value_for_foreign(value.get<std::string>()) : "";
   set(key, ours, word.empty() ? value : Json(word));
 }
@@ -398,6 +420,7 @@ ConvertedRecipe Converter::convert() {
   convert_adapter();
   convert_objective();
   convert_data();
+  convert_trained_tokens();
   std::string written;
   const Json* steps = find("max_steps");
   const bool has_steps = steps != nullptr && steps->is_number_integer() && *steps > 0;
@@ -405,26 +428,30 @@ ConvertedRecipe Converter::convert() {
     const bool is_epochs = key == "num_epochs" || key == "num_train_epochs";
     if (!(is_epochs && has_steps)) convert_key(key, value);
   }
-  for (const Default& one : defaults_of(tool_, objective_)) {
+  for (const detail::ForeignDefault& one : detail::foreign_defaults(theirs_, tool_, objective_)) {
     const std::string key = key_of(one.key);
     const auto [section, name] = section_and_name(key);
     if ((key.starts_with("adapter.") && !adapts_) || (key == "train.epochs" && has_steps)) continue;
     if (key == "adapter.lora_dropout" && turns_dropout_off()) continue;
     if ((key == "data.pack" && objective_ != ObjectiveType::sft) || (key == "data.max_length" && has_prompts()))
       continue;
+    if (key == "model.double_quant" && !root_["model"].contains("quantize")) continue;
     bool is_given = root_.contains(section) && root_[section].contains(name);
     for (const auto& [given, value] : theirs_.items()) {
       is_given = is_given || (!value.is_null() && key_of(given) == key);
     }
     if (is_given) continue;
+    if (one.key == "max_length" && theirs_.contains(one.key))
+      note(one.key, "null, no limit, has no counterpart: longer samples are cut; give data.max_length the longest");
     convert_key(one.key, Json::parse(one.value));
-    written += (written.empty() ? "" : ", ") + std::string(one.key) + "=" + one.value;
+    written += (written.empty() ? "" : ", ") + one.key + "=" + one.value;
   }
   if (adapts_ && tool_ == Tool::llama_factory && find("lora_alpha") == nullptr && root_["adapter"].contains("r")) {
     root_["adapter"]["lora_alpha"] = 2 * root_["adapter"]["r"].get<int64_t>();
     written += ", lora_alpha=2 * lora_rank";
   }
   finish_objective();
+  finish_schedule();
   const Json data = root_.value("data", Json::object());
   if (!data.contains("eval") && !data.contains("eval_fraction")) {
     for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) {
@@ -454,16 +481,7 @@ ConvertedRecipe Converter::convert() {
 
 ConvertedRecipe convert_recipe(const std::string& text, const std::string& place, const std::string& objective) {
   Json theirs = detail::parse_settings(text, place);
-  const auto has = [&](const char* key) { return theirs.contains(key); };
-  Tool tool = Tool::trl;
-  if (has("base_model")) {
-    tool = Tool::axolotl;
-  } else if (!has("model_name_or_path")) {
-    throw UsageError("is a configuration of no tool that is known",
-                     "Axolotl's has base_model, LLaMA-Factory's and TRL's have model_name_or_path", place);
-  } else if (has("stage") || has("finetuning_type") || has("cutoff_len") || has("do_train")) {
-    tool = Tool::llama_factory;
-  }
+  const Tool tool = detail::foreign_tool(theirs, place);
   if (const Json trl = theirs.value("trl", Json()); tool == Tool::axolotl && trl.is_object()) {
     theirs.erase("trl");
     for (const auto& [key, value] : trl.items()) theirs["trl." + key] = value;

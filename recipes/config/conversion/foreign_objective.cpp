@@ -97,6 +97,17 @@ ObjectiveType trl_objective(const Json& theirs, const std::string& place) {
 
 }  // namespace
 
+Tool foreign_tool(const Json& theirs, const std::string& place) {
+  const auto has = [&](const char* key) { return theirs.contains(key); };
+  if (has("base_model")) return Tool::axolotl;
+  if (!has("model_name_or_path")) {
+    throw UsageError("is a configuration of no tool that is known",
+                     "Axolotl's has base_model, LLaMA-Factory's and TRL's have model_name_or_path", place);
+  }
+  const bool is_factory = has("stage") || has("finetuning_type") || has("cutoff_len") || has("do_train");
+  return is_factory ? Tool::llama_factory : Tool::trl;
+}
+
 std::string objective_key(std::string key, ObjectiveType type) {
   key.erase(0, key.rfind('.') + 1);
   const std::string ours = key_for_foreign(key);

@@ -1,5 +1,5 @@
 #pragma once
-// What a configuration of another tool optimizes. Internal to recipes/config.
+// Which tool a configuration is of, and what it optimizes. Internal to recipes/config.
 
 #include <string>
 
@@ -9,6 +9,9 @@
 namespace nibble::detail {
 
 enum class Tool : uint8_t { axolotl, llama_factory, trl };
+
+/// By the keys that only its configurations have. Throws UsageError at `place` for one of none of them.
+Tool foreign_tool(const Json& theirs, const std::string& place);
 
 /// By Axolotl's rl, LLaMA-Factory's stage and pref_loss, or by the keys that only some of TRL's trainers have; `named`
 /// ("dpo", or empty) decides for TRL's, which do not name it. Throws UsageError at `place` where the keys fit several

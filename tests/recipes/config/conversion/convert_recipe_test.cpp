@@ -127,7 +127,8 @@ TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
     "target_modules": ["q_proj", "v_proj"]})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_target_modules: PEFT's default depends on the type")));
   EXPECT_EQ(converted.root["data"],
-            json::parse(R"({"train": "trl-lib/Capybara", "truncate": "cut", "max_length": 1024, "pack": false})"));
+            json::parse(R"({"train": "trl-lib/Capybara", "truncate": "cut", "train_on_prompt": true, "max_length": 1024,
+                            "pack": false})"));
   EXPECT_EQ(converted.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
   EXPECT_EQ(converted.root["train"], json::parse(R"({"epochs": 3, "microbatch_size": 8})"));
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_task_type: has no counterpart")));
@@ -138,6 +139,34 @@ TEST(ConvertRecipe, AGivenLengthIsNotReplacedByADefault) {
     "output_dir": "o"})");
   EXPECT_EQ(converted.root["data"]["max_length"], 256);
   EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("max_length=1024"))));
+  const Converted unlimited(R"({"model_name_or_path": "m", "dataset_name": "d.jsonl", "max_length": null,
+    "output_dir": "o"})");
+  EXPECT_EQ(unlimited.root["data"]["max_length"], 1024);
+  EXPECT_THAT(unlimited.result.notes, Contains(HasSubstr("max_length: null, no limit, has no counterpart")));
+}
+
+TEST(ConvertRecipe, TheLastLearningRateIsAShareOfTheFirst) {
+  const std::string trl =
+      "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\npacking: true\n"
+      "lr_scheduler_type: cosine_with_min_lr\n";
+  const Converted share(trl + "learning_rate: 2.0e-4\nlr_scheduler_kwargs: {min_lr_rate: 0.1, num_cycles: 0.5}\n");
+  EXPECT_EQ(share.root["optimizer"]["schedule"], "cosine");
+  EXPECT_DOUBLE_EQ(share.root["optimizer"]["min_lr"], 2e-5);
+  EXPECT_THAT(share.result.notes, Contains(HasSubstr("lr_scheduler_kwargs.num_cycles: 0.5 has no counterpart")));
+  EXPECT_THAT(share.result.notes, Each(Not(HasSubstr("min_lr"))));
+  const Converted of_default(trl + "lr_scheduler_kwargs: {min_lr_rate: 0.5}\n");
+  EXPECT_DOUBLE_EQ(of_default.root["optimizer"]["min_lr"], 1e-5);
+  EXPECT_EQ(Converted(trl + "lr_scheduler_kwargs: {min_lr: 1.0e-6}\n").root["optimizer"]["min_lr"], 1e-6);
+  const Converted wrong(trl + "lr_scheduler_kwargs: {min_lr_rate: 2}\n");
+  EXPECT_FALSE(wrong.root["optimizer"].contains("min_lr"));
+  EXPECT_THAT(wrong.result.notes, Contains(HasSubstr("lr_scheduler_kwargs.min_lr_rate: 2 has no counterpart")));
+  const std::string axolotl =
+      "base_model: m\ndatasets: d.jsonl\noutput_dir: o\nlearning_rate: 2.0e-4\n"
+      "cosine_min_lr_ratio: 0.1\n";
+  EXPECT_DOUBLE_EQ(Converted(axolotl).root["optimizer"]["min_lr"], 2e-5);
+  const Converted linear(axolotl + "lr_scheduler: linear\n");
+  EXPECT_FALSE(linear.root["optimizer"].contains("min_lr"));
+  EXPECT_THAT(linear.result.notes, Contains(HasSubstr("cosine_min_lr_ratio: is left out")));
 }
 
 TEST(ConvertRecipe, EvaluationsOfNothingAreLeftOutAndNamed) {
@@ -162,7 +191,7 @@ learning_rate: fast
 datasets:
   - path: d.jsonl
     type: {field_system: s}
-    split: train
+    split: test
     field_messages: conversation
 val_set_size: 100
 output_dir: o
@@ -186,6 +215,98 @@ TEST(ConvertRecipe, LongerSamplesAndOtherTemplatesAreTreatedAsTheToolTreatsThem)
   const Converted mistral("model_name_or_path: m\nstage: sft\ndataset: d\noutput_dir: o\ntemplate: mistral\n");
   EXPECT_FALSE(mistral.root["data"].contains("template"));
   EXPECT_THAT(mistral.result.notes, Contains(HasSubstr("template: \"mistral\" is not taken over")));
+}
+
+TEST(ConvertRecipe, AxolotlsTemplateIsForConversations) {
+  const std::string chat = "base_model: m\noutput_dir: o\ndatasets:\n  - {path: d.jsonl, type: chat_template}\n";
+  const std::string alpaca = "base_model: m\noutput_dir: o\ndatasets:\n  - {path: d.jsonl, type: alpaca}\n";
+  EXPECT_EQ(Converted(chat + "chat_template: chatml\n").root["data"]["template"], "chatml");
+  const Converted instructions(alpaca + "chat_template: chatml\n");
+  EXPECT_FALSE(instructions.root["data"].contains("template"));
+  EXPECT_THAT(instructions.result.notes, Contains(HasSubstr("chat_template: is left out: Axolotl shows only conv")));
+  const Converted own(chat + "chat_template: tokenizer_default\n");
+  EXPECT_FALSE(own.root["data"].contains("template"));
+  EXPECT_THAT(own.result.notes, Each(Not(HasSubstr("chat_template"))));
+  const Converted file(chat + "chat_template: jinja\nchat_template_jinja: mine.jinja\n");
+  EXPECT_EQ(file.root["data"]["template"], "mine.jinja");
+  EXPECT_THAT(file.result.notes, Each(Not(HasSubstr("chat_template"))));
+  const Converted unknown(chat + "chat_template: exaone\n");
+  EXPECT_FALSE(unknown.root["data"].contains("template"));
+  EXPECT_THAT(unknown.result.notes, Contains(HasSubstr("chat_template: \"exaone\" is not taken over")));
+}
+
+TEST(ConvertRecipe, WarmingUpIsTransformers) {
+  const auto optimizer = [](const std::string& keys) {
+    return Converted("model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\n" + keys).root["optimizer"];
+  };
+  const std::string constant = "warmup_ratio: 0.03\nlr_scheduler_type: constant";
+  EXPECT_FALSE(optimizer(constant + "\n").contains("warmup_ratio"));
+  EXPECT_EQ(optimizer(constant + "_with_warmup\n")["warmup_ratio"], 0.03);
+  EXPECT_EQ(optimizer("warmup_steps: 0.1\n")["warmup_ratio"], 0.1);
+  const json both = optimizer("warmup_ratio: 0.1\nwarmup_steps: 5\n");
+  EXPECT_EQ(both["warmup_steps"], 5);
+  EXPECT_FALSE(both.contains("warmup_ratio"));
+}
+
+TEST(ConvertRecipe, KeysUnderOtherNamesAreTakenOver) {
+  const Converted axolotl(R"(
+base_model: m
+adapter: lora
+datasets: d.jsonl
+output_dir: o
+adam_beta2: 0.95
+curriculum_sampling: true
+lora_target_modules: [q_proj]
+peft_layers_to_transform: [0, 1]
+peft_init_lora_weights: gaussian
+optimizer: paged_adamw
+)");
+  EXPECT_EQ(axolotl.root["optimizer"]["betas"], json::parse("[0.9, 0.95]"));
+  EXPECT_EQ(axolotl.root["optimizer"]["type"], "adamw");
+  EXPECT_EQ(axolotl.root["data"]["shuffle"], false);
+  EXPECT_EQ(axolotl.root["adapter"]["layers_to_transform"], json::parse("[0, 1]"));
+  EXPECT_EQ(axolotl.root["adapter"]["init_lora_weights"], "gaussian");
+  const Converted factory(R"(
+model_name_or_path: m
+stage: sft
+dataset: d
+output_dir: o
+quantization_bit: 4
+quantization_type: fp4
+double_quantization: false
+lora_target: q_proj,,v_proj
+additional_target: embed_tokens, lm_head
+pissa_init: true
+pissa_iter: 4
+pure_bf16: true
+disable_gradient_checkpointing: true
+moe_aux_loss_coef: 0.01
+)");
+  EXPECT_EQ(factory.root["model"], json::parse(R"({"path": "m", "quantize": "fp4", "double_quant": false,
+                                                   "compute_dtype": "bf16", "router_aux_loss_coef": 0.01})"));
+  EXPECT_EQ(factory.root["adapter"]["target_modules"], json::parse(R"(["q_proj", "v_proj"])"));
+  EXPECT_EQ(factory.root["adapter"]["modules_to_save"], json::parse(R"(["embed_tokens", "lm_head"])"));
+  EXPECT_EQ(factory.root["adapter"]["init_lora_weights"], "pissa_niter_4");
+  EXPECT_EQ(factory.root["train"]["gradient_checkpointing"], "none");
+  for (const Converted* converted : {&axolotl, &factory})
+    EXPECT_THAT(converted->result.notes, Each(Not(HasSubstr("no counterpart"))));
+}
+
+TEST(ConvertRecipe, TrlQuantizesNoScales) {
+  const std::string theirs = "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\nuse_peft: true\n";
+  EXPECT_FALSE(Converted(theirs).root["model"].contains("double_quant"));
+  EXPECT_EQ(Converted(theirs + "load_in_4bit: true\n").root["model"]["double_quant"], false);
+  const Converted nested(theirs + "load_in_4bit: true\nuse_bnb_nested_quant: true\n");
+  EXPECT_EQ(nested.root["model"]["double_quant"], true);
+}
+
+TEST(ConvertRecipe, KeysOfAnAdapterMakeNone) {
+  const Converted factory(
+      "model_name_or_path: m\nfinetuning_type: full\ndataset: d\noutput_dir: o\nlora_target: all\n");
+  EXPECT_FALSE(factory.root.contains("adapter"));
+  EXPECT_THAT(factory.result.notes, Contains(HasSubstr("lora_target: there is no adapter")));
+  const Converted axolotl("base_model: m\ndatasets: d.jsonl\noutput_dir: o\nlora_target_linear: true\n");
+  EXPECT_FALSE(axolotl.root.contains("adapter"));
 }
 
 TEST(ConvertRecipe, OtherFilesAreRefused) {
