@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -19,11 +18,7 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, const s
                  int64_t count) {
   if (count == 0) return;
   tokenizer_ = find_tokenizer(tokenizer);
-  if (tokenizer_) {
-    turn_ends_ = chat_template.empty()
-                     ? turn_end_ids(*tokenizer_)
-                     : turn_end_ids(*tokenizer_, open_chat_template(chat_template, *tokenizer_).get());
-  }
+  if (tokenizer_) turn_ends_ = answer_ends(*tokenizer_, chat_template);
   const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
   for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
     const Sample sample = dataset.sample(i);

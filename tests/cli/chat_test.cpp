@@ -191,6 +191,11 @@ TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},
     "adapter": {"r": 2}, "data": {"train": "d.jsonl", "template": "chatml"}, "train": {"steps": 1},
     "output": {"dir": "run"}})");
+  for (const char* command : {"validate r.json", "preview r.json"}) {
+    const Said output = run(command);
+    EXPECT_THAT(output.text, HasSubstr("note: 2 tokens were added to the tokenizer: each gets a row of its own"));
+    EXPECT_THAT(output.text, Not(HasSubstr("no token that ends a text"))) << "<|im_end|> does";
+  }
   const Said trained = run("train r.json");
   ASSERT_EQ(trained.code, 0) << trained.text;
   test::write_bytes(root_ / "talk", "w1\n/adapter off\n/again\n/adapter\n");
