@@ -45,6 +45,7 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
   const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
   GenerateOptions greedy;
+  if (tokenizer_) greedy.sampling.vocabulary = tokenizer_->vocab_size();
   greedy.stop_ids = model.config().eos_ids;
   greedy.stop_ids.insert(greedy.stop_ids.end(), turn_ends_.begin(), turn_ends_.end());
   const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
