@@ -1,6 +1,7 @@
 #include "nibble/recipes/evaluation/samples.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -52,14 +53,19 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   bool stop = !prompts_.empty() && run.stop_asked();
   if (stop) return false;
   const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point began = Clock::now();
   const std::vector<std::vector<int32_t>> output = generate(model, next, prompts_, greedy, step, go_on);
   if (stop) return false;
+  const std::chrono::duration<double> each =
+      (Clock::now() - began) / std::max(1.0, static_cast<double>(prompts_.size()));
   for (size_t i = 0; i < prompts_.size(); ++i) {
     const bool ended = static_cast<int64_t>(output[i].size()) < prompts_[i].max_new_tokens ||
                        std::ranges::find(greedy.stop_ids, output[i].back()) != greedy.stop_ids.end();
     run.log(SampleReport{run.step(), text_of(tokenizer_.get(), prompts_[i].ids),
                          text_of(tokenizer_.get(), expected_[i]) + (cut_[i] ? kEllipsis : ""),
-                         text_of(tokenizer_.get(), output[i]) + (ended ? "" : kEllipsis)});
+                         text_of(tokenizer_.get(), output[i]) + (ended ? "" : kEllipsis)},
+            each.count());
   }
   return true;
 }
