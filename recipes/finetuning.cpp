@@ -57,7 +57,7 @@ std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& c
 }  // namespace
 
 Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& observer)
-    : recipe_(recipe),
+    : recipe_(with_all_directories(recipe)),
       rank_(rank),
       observer_(observer),
       mesh_(recipe.parallel.mesh(), rank.comm),

@@ -76,7 +76,7 @@ void try_output(const std::string& directory) { write_probe(nearest_existing(dir
 }  // namespace
 
 DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
-  const DecoderConfig config = model_config(recipe.model);
+  const DecoderConfig config = model_config(with_all_directories(recipe).model);
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe, observer);

@@ -245,7 +245,9 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
 
 }  // namespace
 
-PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
+PlanJob plan_job(const Recipe& recipe) {
+  return job_of(recipe, model_config(with_all_directories(recipe).model), true);
+}
 
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }
 
