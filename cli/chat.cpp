@@ -76,6 +76,7 @@ class Chat {
     const Encoder encoder = make_encoder(tokenizer_, template_, tokenizer_->vocab_size());
     for (const std::string& warning : missing_mark_warnings(text_.chat_template, encoder)) cli::say(stderr, warning);
     warn_of_other_base(flags_.model);
+    flags_.options.sampling.vocabulary = tokenizer_->vocab_size();
     find_end_of_turn();
     open(adapter_on_);
     reset();

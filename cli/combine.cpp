@@ -13,6 +13,7 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/tokenizers.h"
 
 namespace nibble::cli {
@@ -50,6 +51,7 @@ void run(Flags flags) {
   set_combine_method(flags.method, flags.options);
   flags.options.by_count = flags.majority == "frequency";
   guard_output(flags.out, {flags.adapters.begin(), flags.adapters.end()});
+  if (const std::string warning = bases_warning(flags.adapters); !warning.empty()) say(stderr, warning);
   LocalRank rank;
   std::vector<PeftAdapter> adapters;
   for (const std::string& directory : flags.adapters) adapters.push_back(read_peft_directory(directory));

@@ -40,6 +40,10 @@ void run(Flags flags) {
   }
   LocalRank rank;
   const GgufReport report = export_gguf(flags.request, rank.context());
+  if (!report.has_tokenizer && flags.request.tokenizer && !flags.request.adapter_only) {
+    say(stderr, "note: " + flags.request.model + " has no tokenizer, and so " + flags.request.out +
+                    " has none: llama.cpp computes with ids alone (--no-tokenizer says that you mean it)");
+  }
   if (flags.json)
     return print_json({{"architecture", report.architecture},
                        {"tensors", report.tensors},

@@ -37,6 +37,7 @@ void run(Flags flags) {
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
+  if (tokenizer) flags.options.sampling.vocabulary = tokenizer->vocab_size();
   if (flags.ids.empty()) {
     flags.options.stop_ids = decoder.config().eos_ids;
     for (const int32_t id : turn_end_ids(*tokenizer)) flags.options.stop_ids.push_back(id);

@@ -69,11 +69,15 @@ std::string remedy_for(const CLI::App& app, const std::vector<std::string>& word
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   if (std::string line = recipe_line(command->get_name(), words); !line.empty()) return line;
   std::vector<std::string> known;
-  for (const CLI::Option* option : command->get_options()) {
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-  }
+  const auto add_options = [&](const CLI::App* of) {
+    for (const CLI::Option* option : of->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+  };
+  add_options(command);
   for (const CLI::App* child : command->get_subcommands([](const CLI::App*) { return true; })) {
-    known.push_back(child->get_name());
+    // One without a name is a group of options, of which a command takes one.
+    child->get_name().empty() ? add_options(child) : known.push_back(child->get_name());
   }
   std::string path;
   for (const CLI::App* a = command; a != nullptr; a = a->get_parent())

@@ -27,11 +27,23 @@ void run(const Flags& flags) {
   }
   for (const std::string& note : merge_notes(flags.request)) say(stderr, "note: " + note);
   const MergeReport report = merge_model(flags.request, rank.context());
-  if (flags.json)
-    return print_json(
-        {{"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}});
-  say(stdout, "merged %s into %s; weights changed by %.3g on average, %.3g at most",
-      count_text(report.modules, "module").c_str(), flags.request.out.c_str(), report.mean_change, report.max_change);
+  const bool rounded = flags.request.dtype == "nf4";
+  if (rounded && report.mean_rounding > report.mean_change / 2) {
+    say(stderr,
+        "warning: rounding to 4 bits again moves weights as far as the adapter does: what it learnt may be lost; "
+        "--dtype bf16 keeps it");
+  }
+  if (flags.json) {
+    nlohmann::json result = {
+        {"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}};
+    if (rounded) result["mean_rounding"] = report.mean_rounding;
+    return print_json(result);
+  }
+  const std::string rounding =
+      rounded ? formatted(", and by %.3g on average by rounding to 4 bits again", report.mean_rounding) : "";
+  say(stdout, "merged %s into %s; weights changed by %.3g on average, %.3g at most%s",
+      count_text(report.modules, "module").c_str(), flags.request.out.c_str(), report.mean_change, report.max_change,
+      rounding.c_str());
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
@@ -59,7 +58,7 @@ std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& c
 }  // namespace
 
 Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& observer)
-    : recipe_(recipe),
+    : recipe_(with_all_directories(recipe)),
       rank_(rank),
       observer_(observer),
       mesh_(recipe.parallel.mesh(), rank.comm),
@@ -90,8 +89,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   const std::string noise = rank_.comm.rank() == 0 ? router_noise_warning(recipe_.model, config_) : "";
   if (!noise.empty()) observer_.message(noise);
   if (rows_ > config_.vocab_size) {
-    observer_.message("note: " + count_text(rows_ - config_.vocab_size, "token was", "tokens were") +
-                      " added to the tokenizer: each gets a row of its own, which is trained");
+    observer_.message(added_tokens_note(config_.vocab_size, rows_));
     resize_vocabulary(*model_, rows_, rank_);
   }
   if (recipe_.adapter) {

@@ -14,7 +14,9 @@ struct MergeReport {
   int64_t replaced = 0;    ///< tensors taken whole from the adapter (modules_to_save, biases)
   double max_change = 0;   ///< largest |change| of an element, before rounding to the output's dtype
   double mean_change = 0;  ///< mean |change| over all elements of the modules with a LoRA
-  bool untied = false;     ///< the head became a tensor of its own
+  /// Mean |change| by rounding to 4 bits again, over all elements of the tensors in 4 bits that the adapter changes.
+  double mean_rounding = 0;
+  bool untied = false;  ///< the head became a tensor of its own
 };
 
 /// W + s B A of every tensor. base and adapter must outlive it.

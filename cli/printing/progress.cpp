@@ -104,10 +104,10 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::work(const WorkProgress& progress) {
-  counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of);
+  counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of, true);
 }
 
-void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of) {
+void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of, bool within) {
   if (done == 0) counted_since_ = now_();
   // In a file a short one is no line at all.
   if (terminal_ ? !is_due(last_shown_) && done > 0 : !is_due(std::max(last_shown_, counted_since_))) return;
@@ -115,7 +115,8 @@ void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of)
   std::string left;
   if (done > 0) {
     const double share = static_cast<double>(of - done) / static_cast<double>(done);
-    left = "  left " + seconds_text(share * (now_() - counted_since_));
+    const std::string seconds = seconds_text(share * (now_() - counted_since_));
+    left = within ? "  " + seconds + " more" : "  left " + seconds;
   }
   renew_line([&](size_t columns) { return line.size() + left.size() > columns ? line : line + left; });
   counting_ = refreshing_;

@@ -27,8 +27,9 @@ class ProgressPrinter {
 
   /// Calls into this object; it must outlive them.
   Observer observer();
-  /// "WHAT 3/40  left 2 min", as often as other progress.
-  void counted(const std::string& what, int64_t done, int64_t of);
+  /// "WHAT 3/40  left 2m 00s", as often as other progress; "2m 00s more" where it is `within` something whose time left
+  /// is told too.
+  void counted(const std::string& what, int64_t done, int64_t of, bool within = false);
 
  private:
   void start(int64_t step, int64_t total_steps);

@@ -50,12 +50,29 @@ int64_t read_integer(const Json& value, const std::string& place, const std::str
   return number;
 }
 
+namespace {
+
+// Whether a text is a number that no double holds: JSON has none of it, and so the command line takes it for a text.
+bool is_beyond_doubles(const Json& value) {
+  if (!value.is_string()) return false;
+  const std::string text = value.get<std::string>();
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size();
+}
+
+}  // namespace
+
 double read_number(const Json& value, const std::string& place, const std::string& values, double least, double below) {
+  std::string limits = values;
+  if (!std::isfinite(below)) limits += least > 0 ? ", from 1.4e-45 to 3.4e+38" : ", at most 3.4e+38";
+  if (is_beyond_doubles(value)) refuse_value(place, limits, value);
   if (!value.is_number()) refuse_value(place, values, value);
   const double number = value.get<double>();
   const double rounded = static_cast<float>(number);
-  const bool vanishes = rounded == 0 && least > 0;
-  if (!std::isfinite(rounded) || number < least || !(rounded < below) || vanishes) refuse_value(place, values, value);
+  if (std::isinf(rounded)) refuse_value(place, number > 0 ? limits : values, value);
+  if (rounded == 0 && least > 0 && number > 0) refuse_value(place, limits, value);
+  if (number < least || !(rounded < below)) refuse_value(place, values, value);
   return number;
 }
 

@@ -16,6 +16,7 @@ bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span
   const Tokenizer& tokenizer = comparison.tokenizer;
   GenerateOptions greedy;
   greedy.max_new_tokens = comparison.max_new_tokens;
+  greedy.sampling.vocabulary = tokenizer.vocab_size();
   greedy.stop_ids = model.config().eos_ids;
   if (tokenizer.is_special(answer.back())) greedy.stop_ids.push_back(answer.back());  // what ends a turn in training
   const std::vector<int32_t> output = generate(model, prompt, greedy, step);

@@ -1,8 +1,8 @@
 #include "nibble/recipes/evaluation/samples.h"
 
 #include <algorithm>
+#include <chrono>
 
-#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -19,11 +19,7 @@ Samples::Samples(const TrainingData& data, const std::string& tokenizer, const s
                  int64_t count) {
   if (count == 0) return;
   tokenizer_ = find_tokenizer(tokenizer);
-  if (tokenizer_) {
-    turn_ends_ = chat_template.empty()
-                     ? turn_end_ids(*tokenizer_)
-                     : turn_end_ids(*tokenizer_, open_chat_template(chat_template, *tokenizer_).get());
-  }
+  if (tokenizer_) turn_ends_ = answer_ends(*tokenizer_, chat_template);
   const Dataset& dataset = data.has_eval() ? data.eval().dataset() : data.train().dataset();
   for (int64_t i = 0; i < dataset.size() && static_cast<int64_t>(prompts_.size()) < count; ++i) {
     const Sample sample = dataset.sample(i);
@@ -50,20 +46,26 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   const TraceSpan span(run.trace(), Phase::evaluation, "samples");
   const StepContext step{.rank = executor.rank(), .compute_dtype = compute_dtype};
   GenerateOptions greedy;
+  if (tokenizer_) greedy.sampling.vocabulary = tokenizer_->vocab_size();
   greedy.stop_ids = model.config().eos_ids;
   greedy.stop_ids.insert(greedy.stop_ids.end(), turn_ends_.begin(), turn_ends_.end());
   const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
   bool stop = !prompts_.empty() && run.stop_asked();
   if (stop) return false;
   const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point began = Clock::now();
   const std::vector<std::vector<int32_t>> output = generate(model, next, prompts_, greedy, step, go_on);
   if (stop) return false;
+  const std::chrono::duration<double> each =
+      (Clock::now() - began) / std::max(1.0, static_cast<double>(prompts_.size()));
   for (size_t i = 0; i < prompts_.size(); ++i) {
     const bool ended = static_cast<int64_t>(output[i].size()) < prompts_[i].max_new_tokens ||
                        std::ranges::find(greedy.stop_ids, output[i].back()) != greedy.stop_ids.end();
     run.log(SampleReport{run.step(), text_of(tokenizer_.get(), prompts_[i].ids),
                          text_of(tokenizer_.get(), expected_[i]) + (cut_[i] ? kEllipsis : ""),
-                         text_of(tokenizer_.get(), output[i]) + (ended ? "" : kEllipsis)});
+                         text_of(tokenizer_.get(), output[i]) + (ended ? "" : kEllipsis)},
+            each.count());
   }
   return true;
 }

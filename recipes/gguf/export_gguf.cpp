@@ -268,12 +268,10 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   metadata.emplace_back("general.file_type", mix.file_type);
   metadata.emplace_back("general.quantization_version", uint32_t{2});
   GgufVocabulary vocabulary;
-  if (request.tokenizer) {
-    vocabulary = gguf_vocabulary(tokenizer.string(), config.vocab_size);
-    for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
-  } else {
-    metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
-  }
+  if (request.tokenizer) vocabulary = gguf_vocabulary(tokenizer.string(), config.vocab_size);
+  const bool has_tokenizer = !vocabulary.metadata.empty();
+  if (!has_tokenizer) metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
+  for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));
   for (std::string& what : gguf_left_out(config)) vocabulary.left_out.push_back(std::move(what));
   Exporter exporter(base, config, mix, std::move(mxfp4), rank.pool);
   std::optional<AtomicFile> modelfile;  // what keeps it from being written is known before the model is
@@ -286,8 +284,12 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   exporter.write(writer);
   writer.finish();
   if (modelfile) modelfile->commit();
-  return {gguf_architecture(config), static_cast<int64_t>(exporter.tensors().size()), writer.bytes(),
-          exporter.fallbacks(), std::move(vocabulary.left_out)};
+  return {gguf_architecture(config),
+          static_cast<int64_t>(exporter.tensors().size()),
+          writer.bytes(),
+          exporter.fallbacks(),
+          std::move(vocabulary.left_out),
+          has_tokenizer};
 }
 
 void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {

@@ -33,6 +33,7 @@ struct GgufReport {
   GgufFallbacks fallbacks;
   /// What llama.cpp leaves out: steps of the tokenizer, so that it gives some texts other ids, and of rope
   std::vector<std::string> left_out;
+  bool has_tokenizer = false;
 };
 
 /// Writes the file, tensor by tensor. A 4-bit base is dequantized (but MXFP4 is kept in all types except f32, unless an

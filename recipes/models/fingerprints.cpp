@@ -39,6 +39,21 @@ std::string held_in(const ModelRecipe& model) {
   return model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
 }
 
+// What the adapter in a directory keeps of its base; null where it keeps nothing.
+nlohmann::json read_record(const fs::path& adapter) {
+  const fs::path place = adapter / kBaseFile;
+  if (!fs::is_regular_file(place)) return nullptr;
+  nlohmann::json record = read_json_file(place);
+  const auto files = record.find("files");
+  if (files == record.end() || !files->is_object()) throw InputError(place.string(), "names no files of the base");
+  return record;
+}
+
+std::string base_in(const nlohmann::json& record) {
+  const std::string trained = record.value("quantize", "none");
+  return trained == "none" ? "the base without quantization" : "the base in " + trained;
+}
+
 }  // namespace
 
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
@@ -118,18 +133,15 @@ bool trained_in_int8(const fs::path& adapter) {
 }
 
 OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
-  const fs::path place = adapter / kBaseFile;
-  if (!fs::is_regular_file(place)) return {};
-  const nlohmann::json record = read_json_file(place);
-  const auto files = record.find("files");
-  if (files == record.end() || !files->is_object()) throw InputError(place.string(), "names no files of the base");
+  const nlohmann::json record = read_record(adapter);
+  if (record.is_null()) return {};
   const std::string trained = record.value("quantize", "none");
   const bool in_4_bits =
       read_json_file(fs::path(base.path) / "config.json", kModelConfigJson).contains("quantization_config");
   if (trained != "none" && in_4_bits) return {};  // a copy of it in 4 bits, whose bytes nobody has recorded
   std::map<std::string, std::string> here;
   for (const fs::path& file : model_files(base.path)) here[file.filename().string()] = content_hash(file);
-  for (const auto& [name, hash] : files->items()) {
+  for (const auto& [name, hash] : record["files"].items()) {
     const auto found = here.find(name);
     if (found != here.end() && hash == found->second) continue;
     return {"another base than the one in " + base.path + ", where " + name +
@@ -137,7 +149,26 @@ OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
             ""};
   }
   if (trained == held_in(base)) return {};
-  return {"the base " + (trained == "none" ? "without quantization" : "in " + trained), trained};
+  return {base_in(record), trained};
+}
+
+std::string bases_warning(const std::vector<std::string>& adapters) {
+  std::string first;
+  nlohmann::json known;
+  for (const std::string& adapter : adapters) {
+    const nlohmann::json record = read_record(adapter);
+    if (record.is_null()) continue;
+    if (known.is_null()) {
+      known = record;
+      first = adapter;
+    } else if (record["files"] != known["files"]) {
+      return "warning: " + adapter + " was trained on another base than " + first +
+             ": what is made of both fits neither";
+    } else if (base_in(record) != base_in(known)) {
+      return "warning: " + adapter + " was trained on " + base_in(record) + ", " + first + " on " + base_in(known);
+    }
+  }
+  return "";
 }
 
 std::string base_warning(const fs::path& adapter, const ModelRecipe& base, const std::string& setting) {

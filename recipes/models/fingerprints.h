@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/train/run/run.h"
@@ -42,5 +43,8 @@ OtherBase other_base(const std::filesystem::path& adapter, const ModelRecipe& ba
 
 /// "warning: ..." where other_base finds one; `setting` is how its quantize is chosen: "--quantize ". "" otherwise.
 std::string base_warning(const std::filesystem::path& adapter, const ModelRecipe& base, const std::string& setting);
+
+/// "warning: ..." where two of the adapters in these directories keep records of other bases; "" otherwise.
+std::string bases_warning(const std::vector<std::string>& adapters);
 
 }  // namespace nibble

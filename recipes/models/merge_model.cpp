@@ -1,5 +1,7 @@
 #include "nibble/recipes/models/merge_model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/files/output_guard.h"
@@ -35,6 +37,36 @@ void check_kind(const MergeRequest& request, const std::string& path, bool quant
   }
 }
 
+// MergeReport::mean_rounding, of `merged` that is now `result`.
+double mean_rounding(const TensorSource& base, const TensorSource& merged, const CheckpointDir& result,
+                     MemoryPool& pool) {
+  constexpr int64_t kPieceElements = int64_t{1} << 20;
+  const TensorSource rounded = dequantized_source(result, pool);
+  double moved = 0, elements = 0;
+  for (const TensorSpec& spec : rounded.tensors) {
+    const auto source = std::ranges::find(base.tensors, spec.name, &TensorSpec::name);
+    if (!is_quantized(result, spec.name) || source == base.tensors.end()) continue;  // a head that was tied
+    const int64_t count = spec.shape[0], width = element_count(spec.shape) / count;
+    const int64_t piece = std::max<int64_t>(kPieceElements / width, 1);
+    double moved_here = 0;
+    bool changed = false;
+    for (int64_t begin = 0; begin < count; begin += piece) {
+      const int64_t end = std::min(begin + piece, count);
+      const Tensor was = base.rows(spec.name, begin, end, pool), wanted = merged.rows(spec.name, begin, end, pool);
+      const Tensor is = rounded.rows(spec.name, begin, end, pool);
+      const auto before = was.span<const float>(), exact = wanted.span<const float>(), after = is.span<const float>();
+      for (size_t i = 0; i < exact.size(); ++i) {
+        changed |= before[i] != exact[i];
+        moved_here += std::abs(static_cast<double>(after[i]) - static_cast<double>(exact[i]));
+      }
+    }
+    if (!changed) continue;
+    moved += moved_here;
+    elements += static_cast<double>(element_count(spec.shape));
+  }
+  return elements > 0 ? moved / elements : 0;
+}
+
 // Rounds the merged model to 4 bits as its base was.
 MergeReport merge_quantized(const MergeRequest& request, const TensorSource& base, const PeftAdapter& adapter,
                             const QuantizationConfig& quantization, int64_t block_size, RankContext& rank) {
@@ -43,12 +75,14 @@ MergeReport merge_quantized(const MergeRequest& request, const TensorSource& bas
   MergeOptions options;
   options.dtype = name == "float32" ? DType::f32 : name == "float16" ? DType::f16 : DType::bf16;
   const AtomicDirectory scratch(request.out, request.replace);  // refuses an existing target before the work begins
-  const MergeReport report = merge_adapter(base, adapter, scratch.path() / "dense", options, rank.pool);
+  MergeReport report = merge_adapter(base, adapter, scratch.path() / "dense", options, rank.pool);
   QuantizeModelOptions rounding;
   rounding.codec = {quantization.type, quantization.double_quant, block_size};
   rounding.skip_modules = quantization.skip_modules;
   rounding.replace = request.replace;
   quantize_model(scratch.path() / "dense", request.out, rounding, rank);
+  const MergedModel merged(base, adapter, options.dtype, rank.pool);
+  report.mean_rounding = mean_rounding(base, merged.source(), CheckpointDir(request.out), rank.pool);
   return report;
 }
 

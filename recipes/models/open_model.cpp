@@ -9,10 +9,12 @@
 #include "nibble/core/base/cpu_features.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/formatting/readable.h"
+#include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
@@ -83,6 +85,27 @@ DType compute_dtype_of(const std::string& name) {
     throw UsageError("compute dtype " + name + " is not known", "use f32, bf16 or auto");
   }
   return model.dtype();
+}
+
+const Recipe& with_all_directories(const Recipe& recipe) {
+  const ObjectiveOptions& objective = recipe.objective;
+  std::vector<std::pair<std::string, std::string>> named = {
+      {"model.path", recipe.model.path},
+      {"adapter.path", recipe.adapter ? recipe.adapter->path : ""},
+      {"objective.reference", names_reference_directory(objective) ? objective.reference : ""},
+      {"objective.teacher_model_name_or_path", objective.teacher_model_name_or_path},
+      {"objective.value_model", objective.value_model},
+      {"objective.value_adapter", objective.value_adapter},
+      {"objective.reward_model", objective.reward_model}};
+  for (size_t i = 0; i < recipe.rewards.size(); ++i) {
+    named.emplace_back("rewards[" + std::to_string(i) + "].path", recipe.rewards[i].path);
+  }
+  for (const auto& [key, path] : named) {
+    std::error_code error;
+    if (path.empty() || std::filesystem::exists(path, error) || error) continue;  // whoever opens it tells that
+    throw IoError(key + ": " + shown_path(path).string(), "no such directory", missing_path_remedy(path, ""));
+  }
+  return recipe;
 }
 
 DecoderConfig model_config(const ModelRecipe& base) {

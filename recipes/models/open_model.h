@@ -15,6 +15,9 @@ namespace nibble {
 /// f32 or bf16 for "f32", "bf16", "auto" (bf16 where the CPU has it). Throws UsageError for anything else.
 DType compute_dtype_of(const std::string& name);
 
+/// The recipe itself, whose models and adapters are all there. Throws IoError naming the key of one that is not.
+const Recipe& with_all_directories(const Recipe& recipe);
+
 /// The config that model.path or model.init names.
 DecoderConfig model_config(const ModelRecipe& base);
 

@@ -8,6 +8,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/content_hash.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -16,6 +17,7 @@
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/core/text/chat/model_chat_template.h"
 #include "nibble/core/text/chat/template_files.h"
+#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/recipes/environment/free_memory.h"
 
 namespace nibble {
@@ -60,6 +62,11 @@ std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const 
   throw InputError("", "the model has no chat template",
                    "name a built-in one (" + joined(builtin_chat_template_names()) +
                        ") or a .jinja file: --template NAME, in recipes data.template");
+}
+
+std::vector<int32_t> answer_ends(const Tokenizer& tokenizer, const std::string& chat_template) {
+  return chat_template.empty() ? turn_end_ids(tokenizer)
+                               : turn_end_ids(tokenizer, open_chat_template(chat_template, tokenizer).get());
 }
 
 std::string chat_template_source(const std::string& name) {
@@ -162,6 +169,12 @@ int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
   throw InputError(
       path, "the tokenizer has " + std::to_string(tokens) + " tokens, the model only " + std::to_string(model_rows),
       "use the tokenizer that belongs to the model");
+}
+
+std::string added_tokens_note(int64_t model_rows, int64_t rows) {
+  if (rows == model_rows) return "";
+  return "note: " + count_text(rows - model_rows, "token was", "tokens were") +
+         " added to the tokenizer: each gets a row of its own, which is trained";
 }
 
 std::map<std::string, std::string> tokenizer_contents(const std::filesystem::path& path,

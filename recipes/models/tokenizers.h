@@ -29,6 +29,9 @@ std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids);
 /// unknown name, InputError for "" where the model has none, both naming the built-in ones, and for a broken template.
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer);
 
+/// What ends an answer where `chat_template` (as open_chat_template takes it) renders the conversations: turn_end_ids.
+std::vector<int32_t> answer_ends(const Tokenizer& tokenizer, const std::string& chat_template);
+
 /// The text of the Jinja template that open_chat_template(name) opens: the file's, or the built-in one's.
 std::string chat_template_source(const std::string& name);
 
@@ -61,6 +64,9 @@ int64_t tokenizer_vocab_size(const std::string& path);
 /// tokens were added to the tokenizer. Throws InputError when it has more than an eighth more: another model's
 /// tokenizer.
 int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows);
+
+/// What to know where training gives a model of `model_rows` `rows` for its tokenizer; empty where it has as many.
+std::string added_tokens_note(int64_t model_rows, int64_t rows);
 
 /// What decides ids and rendered text: the files of the tokenizer at `path` and their chat templates, and the file
 /// `chat_template` where it is one ("data.template"), name -> content_hash. Empty where there is no tokenizer.

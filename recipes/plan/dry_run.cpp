@@ -22,10 +22,14 @@ namespace nibble {
 
 namespace {
 
-int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, const Encoder& encoder) {
+// tokenizer: that of the recipe, where it may be another than the model's.
+int64_t count_without_end(const Dataset& dataset, const DecoderConfig& config, const std::string& tokenizer,
+                          const std::string& chat_template) {
   constexpr int64_t kLooked = 1000;
   std::set<int32_t> ends(config.eos_ids.begin(), config.eos_ids.end());
-  if (encoder.eos) ends.insert(*encoder.eos);
+  if (const auto opened = find_tokenizer(tokenizer)) {
+    for (const int32_t id : answer_ends(*opened, chat_template)) ends.insert(id);
+  }
   int64_t without = 0;
   for (int64_t i = 0; i < std::min(kLooked, dataset.size()); ++i) {
     if (!dataset.info(i).whole) continue;
@@ -72,7 +76,7 @@ void try_output(const std::string& directory) { write_probe(nearest_existing(dir
 }  // namespace
 
 DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
-  const DecoderConfig config = model_config(recipe.model);
+  const DecoderConfig config = model_config(with_all_directories(recipe).model);
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe, observer);
@@ -80,6 +84,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
   const TrainingData data(recipe, config, encoder, observer);
 
+  if (rows > config.vocab_size) observer.message(added_tokens_note(config.vocab_size, rows));
   DryRun found;
   validate_checkpoint(recipe);
   validate_model(recipe, config, rows, observer, found);
@@ -98,7 +103,7 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   if (recipe.has_rollouts() && recipe.objective.rollout.file.empty()) check_prompts(recipe, config, dataset);
   if (!recipe.all_rewards().empty()) check_rewards(recipe, dataset);
   if (found.format != DataFormat::labeled && !recipe.has_rollouts()) {
-    found.samples_without_end = count_without_end(dataset, config, encoder);
+    found.samples_without_end = count_without_end(dataset, config, tokenizer, recipe.data.chat_template);
   }
   if (found.samples_without_end > 0) {
     observer.message("warning: " + count_text(found.samples_without_end, "sample trains", "samples train") +

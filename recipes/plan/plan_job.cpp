@@ -244,7 +244,9 @@ AdapterOptions planned_adapter(const AdapterRecipe& of) {
   return options;
 }
 
-PlanJob plan_job(const Recipe& recipe) { return job_of(recipe, model_config(recipe.model), true); }
+PlanJob plan_job(const Recipe& recipe) {
+  return job_of(recipe, model_config(with_all_directories(recipe).model), true);
+}
 
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }
 

@@ -232,6 +232,7 @@ void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, co
   AnswerOptions options = drawing_options(rollout);
   options.sampling.seed =
       PhiloxStream(static_cast<uint64_t>(recipe_.train.seed), kRolloutPurpose, static_cast<uint64_t>(block)).next_u64();
+  if (tokenizer_) options.sampling.vocabulary = tokenizer_->vocab_size();
   options.stop_ids = stop_ids_;
   if (!rollout.stop.empty()) {
     options.ends = [&](std::span<const int32_t> answer) {

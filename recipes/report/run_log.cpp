@@ -166,6 +166,7 @@ RunLog read_run_log(const fs::path& directory) {
   if (fs::exists(directory / "samples.jsonl")) {
     for_each_line(directory / "samples.jsonl", [&](const Json& line) {
       log.samples.push_back({line.at("step"), line.at("prompt"), line.at("expected"), line.at("text")});
+      log.sample_seconds += line.value("seconds", 0.0);
     });
   }
   const fs::path rollouts = directory / "rollouts";
@@ -195,7 +196,7 @@ RunSummary summarize(const RunLog& log) {
   }
   summary.tokens = std::llround(tokens_of_steps);
   if (seconds_of_steps > 0) summary.tokens_per_second = tokens_of_steps / seconds_of_steps;
-  summary.seconds = seconds_of_steps;
+  summary.seconds = seconds_of_steps + log.sample_seconds;
   const size_t tail = std::max<size_t>(1, log.steps.size() / 10);
   double loss = 0, tokens = 0;
   const auto last = std::span(log.steps).last(std::min(tail, log.steps.size()));

@@ -21,6 +21,7 @@ struct RunLog {
   std::vector<StepReport> steps;              ///< lines with "split":"train"; total_steps is not in them
   std::vector<EvaluationReport> evaluations;  ///< lines with "split":"eval"; best is set on the lowest
   std::vector<SampleReport> samples;
+  double sample_seconds = 0;  ///< wall time of all of them
   /// The best and the worst, in this order, of each step in rollouts/ that is shown: the first, the middle, the last.
   std::vector<AnswerReport> answers;
   std::string recipe;  ///< JSON text, "" where there is none
@@ -40,7 +41,7 @@ struct RunSummary {
   int64_t best_step = 0;                                 ///< 0: there was no evaluation
   NamedNumbers headline;         ///< of the best evaluation, or without one the means over the last tenth of the steps
   double tokens_per_second = 0;  ///< by wall_seconds() of the steps
-  double seconds = 0;            ///< the same, and of the evaluations
+  double seconds = 0;            ///< the same, and of evaluations and samples
   bool estimated = false;  ///< not every step has a line: tokens and seconds of the others are taken to be the same
   int64_t peak_memory_bytes = 0;
 };

@@ -339,7 +339,7 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
       EXPECT_LT(line.size(), columns) << line;
       if (line.empty()) continue;  // one that is wiped
       EXPECT_TRUE(line.starts_with("step ")) << line;
-      if (line.find("  evaluation 0/") != std::string::npos) {
+      if (line.find("  evaluation ") != std::string::npos) {
         ++evaluating;
         continue;
       }

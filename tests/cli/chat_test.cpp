@@ -183,6 +183,24 @@ TEST_F(Chat, SamplesOfATrainingEndWhereItsTemplateEndsATurn) {
   EXPECT_EQ(first_sample(""), by_file) << "the tokenizer's own";
 }
 
+// Models have more rows than their tokenizers ids, for the sake of speed.
+TEST_F(Chat, TextHasOnlyTokensThatTheTokenizerKnows) {
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
+  config["vocab_size"] = 3000;
+  test::write_bytes(root_ / "padded.json", config.dump());
+  ASSERT_EQ(run("init --config padded.json --out padded").code, 0);
+  test::write_bytes(root_ / "padded/tokenizer.json", word_tokenizer({{299, "<|im_end|>"}}));
+  for (const char* how : {"--prompt w1", "--prompt w1 --temperature 1", "--ids 1 --temperature 1 --top-k 2000"}) {
+    const Said output = run("generate --model padded --max-new-tokens 20 --json " + std::string(how));
+    ASSERT_EQ(output.code, 0) << output.text;
+    const auto parsed = nlohmann::json::parse(output.text);
+    for (const int id : parsed["ids"]) EXPECT_LT(id, 300);
+  }
+  test::write_bytes(root_ / "talk", "w1\n");
+  const Said answered = run("chat --model padded --template plain --temperature 1 --max-new-tokens 20 < talk");
+  EXPECT_EQ(answered.code, 0) << answered.text;
+}
+
 TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
   create_directory(root_ / "marks");
   test::write_bytes(root_ / "marks/tokenizer.json", word_tokenizer({{300, "<|im_start|>"}, {301, "<|im_end|>"}}));
@@ -191,6 +209,11 @@ TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},
     "adapter": {"r": 2}, "data": {"train": "d.jsonl", "template": "chatml"}, "train": {"steps": 1},
     "output": {"dir": "run"}})");
+  for (const char* command : {"validate r.json", "preview r.json"}) {
+    const Said output = run(command);
+    EXPECT_THAT(output.text, HasSubstr("note: 2 tokens were added to the tokenizer: each gets a row of its own"));
+    EXPECT_THAT(output.text, Not(HasSubstr("no token that ends a text"))) << "<|im_end|> does";
+  }
   const Said trained = run("train r.json");
   ASSERT_EQ(trained.code, 0) << trained.text;
   test::write_bytes(root_ / "talk", "w1\n/adapter off\n/again\n/adapter\n");

@@ -84,6 +84,8 @@ TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {
             "error: --modle run were not expected; did you mean --model?\n");
   EXPECT_EQ(run("logprobs --model run --data d.jsonl --output l.jsonl").text,
             "error: --output l.jsonl were not expected; did you mean --out?\n");
+  EXPECT_EQ(run("generate --model run --promt hi").text,
+            "error: --promt hi were not expected; did you mean --prompt?\n");
   EXPECT_EQ(run("logprobs --model run --data d.jsonl --foo").text,
             "error: --out is required, and --foo was not expected; see nibble logprobs --help\n");
 }

@@ -49,6 +49,33 @@ TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
   EXPECT_EQ(test::read_bytes(root_ / "limited.gguf"), test::read_bytes(root_ / "free.gguf"));
 }
 
+TEST_F(Export, AModelWithoutATokenizerIsExportedWithoutOneAndThatIsSaid) {
+  ASSERT_EQ(run("init --config wide.json --out bare").code, 0);
+  const std::string note = "note: bare has no tokenizer, and so bare.gguf has none: llama.cpp computes with ids alone";
+  const Said bare = run("export --model bare --out bare.gguf");
+  EXPECT_EQ(bare.code, 0) << bare.text;
+  EXPECT_NE(bare.text.find(note), std::string::npos) << bare.text;
+  const std::string file = test::read_bytes(root_ / "bare.gguf");
+  EXPECT_NE(file.find("tokenizer.ggml.model"), std::string::npos) << "which llama.cpp asks for";
+  const Said meant = run("export --model bare --no-tokenizer --force --out bare.gguf");
+  EXPECT_EQ(meant.text.find("note: "), std::string::npos) << meant.text;
+  EXPECT_EQ(test::read_bytes(root_ / "bare.gguf"), file);
+  EXPECT_EQ(run("export --model wide --out wide.gguf").text.find("has no tokenizer"), std::string::npos);
+}
+
+TEST_F(Export, MergedIn4BitsAgainItSaysWhatThatCosts) {
+  ASSERT_EQ(run("quantize --model wide --out wide-nf4").code, 0);
+  ASSERT_EQ(run("train r.json model.path=wide-nf4 output.dir=run-nf4 optimizer.lr=1e-6").code, 0);
+  const std::string merge = "merge --adapter run-nf4 --model wide-nf4 --out merged --force ";
+  const Said rounded = run(merge + "--dtype nf4");
+  EXPECT_EQ(rounded.code, 0) << rounded.text;
+  EXPECT_NE(rounded.text.find("warning: rounding to 4 bits again moves weights as far as the adapter does"),
+            std::string::npos)
+      << rounded.text;
+  EXPECT_NE(rounded.text.find(" on average by rounding to 4 bits again\n"), std::string::npos) << rounded.text;
+  EXPECT_EQ(run(merge + "--dtype bf16").text.find("4 bits again"), std::string::npos);
+}
+
 // Of a command with two outputs.
 TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   const std::string words = "export --model wide --out m.gguf --modelfile out/Modelfile";

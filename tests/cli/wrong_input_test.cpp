@@ -109,7 +109,23 @@ TEST_F(WrongRecipe, EarlyStopWithNothingToEvaluate) {
 
 TEST_F(WrongRecipe, SameKeyTwice) { expect(of(R"({"model": {"path": "a", "path": "b"}})"), 3, {"r.json:1", "path"}); }
 
-TEST_F(WrongRecipe, ModelThatIsNotThere) { expect(of(with("")), 4, {"no-model: no such directory; check the path"}); }
+TEST_F(WrongRecipe, ModelThatIsNotThere) {
+  expect(of(with("")), 4, {"error: model.path: no-model: no such directory; check the path"});
+}
+
+TEST_F(WrongRecipe, AdaptersThatAreNotThereAreNamedByTheirKeys) {
+  const std::string model = "model.path=" + directory_.path().string();
+  expect(of(with(R"(, "adapter": {"path": "gone/adapter"})"), model), 4,
+         {"error: adapter.path: gone/adapter: no such directory"});
+  const std::string ppo =
+      with(R"(, "adapter": {}, "rewards": [{"type": "exact", "column": "a"}, {"type": "model", "path": "gone/judge"}],
+      "objective": {"type": "ppo", "value_adapter": "gone/value"})");
+  expect(of(ppo, model), 4, {"error: objective.value_adapter: gone/value: no such directory; check the path"});
+  expect(of(ppo, model + " objective.value_adapter=null"), 4,
+         {"error: rewards[1].path: gone/judge: no such directory"});
+  expect(of(with(R"(, "adapter": {}, "objective": {"type": "dpo", "reference": "gone/base"})"), model), 4,
+         {"error: objective.reference: gone/base: no such directory"});
+}
 
 TEST_F(WrongRecipe, ModelOfTheHubOrWithAShellsSigns) {
   expect(of(with(""), "model.path=meta-llama/Llama-3.2-1B"), 4, {"hf download meta-llama/Llama-3.2-1B"});

@@ -81,7 +81,7 @@ class FullDisk(program.FaultTest):
         self.assertEqual(run("train", recipe, f"output.dir={self.folder / 'out'}").code, 0)
         ended = run("train", recipe)
         self.assertEqual(ended.code, 0, ended.err)
-        self.assertRegex(ended.err, r"warning: .* has room for 2 checkpoints of this run, each of [0-9.]+ KiB; "
+        self.assertRegex(ended.err, r"warning: .* has room for 2 checkpoints of this run, each of [0-9.]+ KiB, beside [0-9.]+ KiB of metrics; "
                                     r"output.keep_last=2 needs 3, one of them while it is written")
         for before in (2, 4):
             self.assertIn(f"no space for step-{before + 4}: checkpoint step-{before} was removed", ended.err)
@@ -106,6 +106,15 @@ class FullDisk(program.FaultTest):
         self.assertEqual([path.name for path in self.disk.iterdir()], ["filler"])
         ended = run("train", self.large_adapter(steps=1))
         self.assertEqual(ended.code, 0, ended.err)
+
+    def test_what_a_checkpoint_has_beside_its_tensors_counts(self):
+        recipe = self.recipe(steps=8, train={"save_every": 2})
+        self.assertEqual(run("train", recipe).code, 0)
+        whole = sum(-(-file.stat().st_size // 4096) * 4096 for file in (self.folder / "out/checkpoints/step-8").iterdir())
+        free = os.statvfs(self.disk).f_bavail * os.statvfs(self.disk).f_bsize
+        (self.disk / "filler").write_bytes(b"x" * (free - 2 * whole))
+        self.ends(4, ["train", recipe, f"output.dir={self.disk / 'out'}"],
+                  "a checkpoint of this run, and the next beside it,", "are free on its device", same_disk=False)
 
     def test_a_disk_too_small_for_activations_is_known_before_the_first_step(self):
         place = f"parallel.offload_directory={self.disk}"

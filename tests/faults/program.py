@@ -127,6 +127,13 @@ def write_ids(path, ids):
         file.write(struct.pack("<%dq" % len(ids), *ids))
 
 
+def without_clock(lines):
+    """Lines of metrics.jsonl or samples.jsonl as objects, without what the clock and the process say."""
+    clock = ("tokens_per_second", "seconds", "step_time", "eps")
+    return [{name: value for name, value in json.loads(line).items() if name not in clock and "memory" not in name}
+            for line in lines.splitlines()]
+
+
 class FaultTest(unittest.TestCase):
     """A folder of its own for each test; `model` is a tiny Llama, made once."""
 
@@ -215,15 +222,14 @@ class FaultTest(unittest.TestCase):
                 [line["loss"] for line in self.metrics(folder)])
 
     def steps(self, out):
-        """The lines of metrics.jsonl without what the clock and the process say."""
-        clock = ("tokens_per_second", "seconds", "step_time", "eps")
-        return [{name: value for name, value in line.items() if name not in clock and "memory" not in name}
-                for line in self.metrics(self.folder / out)]
+        return without_clock((self.folder / out / "metrics.jsonl").read_text())
 
     def bits(self, out):
         """What a finished run leaves, without what the clock and the process say."""
         results = ("adapter", "value_adapter", "model", "rollouts", "samples.jsonl")
         left = {path: what for path, what in snapshot(out).items() if path.split("/")[0] in results}
+        if "samples.jsonl" in left:
+            left["samples.jsonl"] = without_clock((self.folder / out / "samples.jsonl").read_text())
         return left, self.steps(out)
 
     def wait_until(self, condition):

@@ -81,19 +81,34 @@ std::pair<int, std::string_view> place_in_file(DType dtype, std::string_view nam
   return {detail::safetensors_dtype_place(dtype), name};
 }
 
+void sort_as_in_file(std::vector<TensorSpec>& specs) {
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return place_in_file(a.dtype, a.name) < place_in_file(b.dtype, b.name);
+  });
+}
+
+uint64_t data_bytes(const TensorSpec& spec) {
+  return static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
+}
+
 }  // namespace
+
+uint64_t safetensors_bytes(std::vector<TensorSpec> specs, const std::map<std::string, std::string>& metadata) {
+  sort_as_in_file(specs);
+  uint64_t bytes = sizeof(uint64_t) + header_text(specs, metadata).size();
+  for (const TensorSpec& spec : specs) bytes += data_bytes(spec);
+  return bytes;
+}
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path) {
-  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return place_in_file(a.dtype, a.name) < place_in_file(b.dtype, b.name);
-  });
+  sort_as_in_file(specs);
   const std::string header = header_text(specs, metadata);
   const uint64_t length = header.size();
   uint64_t offset = sizeof(length) + length;
   for (const TensorSpec& spec : specs) {
-    const uint64_t size = static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
+    const uint64_t size = data_bytes(spec);
     const bool is_new = slots_.emplace(spec.name, Slot{spec.dtype, offset, size, 0}).second;
     NIBBLE_CHECK(is_new, "tensor named twice: " + spec.name);
     offset += size;

@@ -72,6 +72,9 @@ class SafetensorsWriter {
   std::unordered_map<std::string, Slot> slots_;
 };
 
+/// Size of a file of such tensors, header and all.
+uint64_t safetensors_bytes(std::vector<TensorSpec> specs, const std::map<std::string, std::string>& metadata);
+
 /// Writes named tensors that are all in memory as one file.
 void write_safetensors(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});

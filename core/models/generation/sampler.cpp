@@ -180,6 +180,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   const auto fail = [&](const char* what) {
     throw NumericError("logits of position " + std::to_string(position), what, "check the model's weights");
   };
+  const auto known = static_cast<size_t>(options.vocabulary);
+  if (known > 0 && known < logits.size()) logits = logits.first(known);
   const float highest = highest_of(logits);
   if (std::isnan(highest)) fail("not finite");
   if (std::isinf(highest)) fail("no token has a probability");

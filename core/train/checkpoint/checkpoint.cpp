@@ -276,6 +276,24 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
   return target;
 }
 
+uint64_t checkpoint_bytes(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
+                          const std::vector<CheckpointSlice>& optimizer, Communicator& ranks) {
+  constexpr uint64_t kOfManifest = 160;  // a file's name, size and hash
+  constexpr uint64_t kToCome = 64;       // digits of the step, the loss and the rest, which grow
+  const auto on_disk = [](uint64_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; };
+  const bool leads = ranks.rank() == 0;
+  uint64_t mine = 0;
+  for (const auto* slices : {&trainable, &optimizer}) {
+    if (leads || !slices->empty()) mine += on_disk(detail::bytes_of_file(*slices));
+  }
+  if (leads) {
+    mine += on_disk(state.recipe.size()) + on_disk(state_json(state).dump(2, ' ', true).size() + kToCome) +
+            on_disk(kOfManifest * (2 * static_cast<uint64_t>(ranks.size()) + 2)) + kDiskBlock;
+  }
+  if (ranks.size() == 1) return mine;
+  return static_cast<uint64_t>(ranks.all_reduce_sum("bytes of a checkpoint", static_cast<double>(mine)));
+}
+
 TrainingState read_checkpoint_state(const fs::path& checkpoint) {
   const json manifest = read_manifest(checkpoint);
   if (from_the_future(manifest)) refuse_format(checkpoint, manifest);

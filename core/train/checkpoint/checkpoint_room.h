@@ -5,10 +5,19 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <vector>
+
+#include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble {
 
-class Communicator;
+/// What file systems give files in. Theirs may be others: an estimate is rounded up to these.
+inline constexpr uint64_t kDiskBlock = 4096;
+
+/// What save_checkpoint takes on a disk, of all ranks together (who all call this), in blocks: headers, recipe, state,
+/// manifest and directory included.
+uint64_t checkpoint_bytes(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
+                          const std::vector<CheckpointSlice>& optimizer, Communicator& ranks);
 
 /// What save() returns; where it finds no space (NoSpaceError), it is called again as long as make_room() made some.
 std::filesystem::path save_in_room(const std::function<std::filesystem::path()>& save,

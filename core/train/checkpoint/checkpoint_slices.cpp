@@ -118,10 +118,18 @@ int64_t copy_overlap(const CheckpointSlice& from, const CheckpointSlice& to) {
   return rows * run;
 }
 
-void write_slices(const std::filesystem::path& file, const std::vector<CheckpointSlice>& slices) {
+namespace {
+
+/// What a file of slices holds.
+struct SliceFile {
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+SliceFile file_of(const std::vector<CheckpointSlice>& slices) {
+  SliceFile file;
   json where = json::object();
   std::map<std::string, std::vector<const CheckpointSlice*>> of_tensor;
-  std::vector<std::pair<std::string, Tensor>> tensors;
   for (const CheckpointSlice& slice : slices) {
     const DType dtype = slice.value.dtype();
     NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::u8, slice.name + " is neither f32 nor u8");
@@ -133,9 +141,24 @@ void write_slices(const std::filesystem::path& file, const std::vector<Checkpoin
     std::string key = slice.name;  // several boxes of one tensor: name, name#1, name#2, ...
     for (int i = 1; where.contains(key); ++i) key = slice.name + "#" + std::to_string(i);
     where[key] = {{"tensor", slice.name}, {"global_shape", slice.global_shape}, {"offset", slice.offset}};
-    tensors.emplace_back(key, slice.value);
+    file.tensors.emplace_back(key, slice.value);
   }
-  write_safetensors(file, tensors, {{kMetadataKey, where.dump()}});
+  file.metadata = {{kMetadataKey, where.dump()}};
+  return file;
+}
+
+}  // namespace
+
+void write_slices(const std::filesystem::path& file, const std::vector<CheckpointSlice>& slices) {
+  const SliceFile made = file_of(slices);
+  write_safetensors(file, made.tensors, made.metadata);
+}
+
+uint64_t bytes_of_file(const std::vector<CheckpointSlice>& slices) {
+  const SliceFile made = file_of(slices);
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, value] : made.tensors) specs.push_back({name, value.shape(), value.dtype()});
+  return safetensors_bytes(std::move(specs), made.metadata);
 }
 
 void read_slices(const std::vector<std::filesystem::path>& files, const std::string& what,

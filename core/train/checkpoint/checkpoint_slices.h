@@ -12,6 +12,9 @@ namespace nibble::detail {
 /// Writes slices (f32) as one safetensors file; shape and offset of each go to the metadata entry "slices".
 void write_slices(const std::filesystem::path& file, const std::vector<CheckpointSlice>& slices);
 
+/// Size of the file that write_slices would write.
+uint64_t bytes_of_file(const std::vector<CheckpointSlice>& slices);
+
 /// Fills `wanted` from the slices in `files`, however they are sharded. `what` names the kind of tensor in messages.
 /// Throws InputError (load_checkpoint_tensors says when).
 void read_slices(const std::vector<std::filesystem::path>& files, const std::string& what,

@@ -4,6 +4,7 @@
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/temporary_name.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
 #include "nibble/core/train/run/run_impl.h"
 
 namespace nibble {
@@ -88,13 +89,13 @@ void Run::restore(Optimizer& optimizer) {
     run.load(run.start->path, optimizer);
     optimizer.set_updates(run.state.optimizer_updates);
   }
-  const uint64_t values = run.bytes_of_all(run.writes(values_of(optimizer)));
-  const uint64_t moments = run.bytes_of_all(run.writes(optimizer.state()));
+  const uint64_t bytes =
+      checkpoint_bytes(run.state, run.writes(values_of(optimizer)), run.writes(optimizer.state()), run.ranks);
   if (run.leads()) {
     sweep_leftovers(run.options.dir);
     for (const fs::path& path : run_contents(run.options.dir)) sweep_leftovers(path);
     detail::clear_for(run.options, run.start);
-    if (!run.last_step()) run.require_room(values + moments);
+    if (!run.last_step()) run.require_room(bytes);
     run.claim->keep();
     // metrics.jsonl before recipe.json: a directory with only a recipe.json is then not one of ours.
     run.metrics = std::make_unique<MetricsFile>(run.options.dir / "metrics.jsonl", run.step,

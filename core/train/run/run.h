@@ -129,8 +129,9 @@ class Run {
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
 
-  /// Writes the text to samples.jsonl and tells the observer.
-  void log(const SampleReport& sample);
+  /// Writes the text to samples.jsonl and tells the observer. seconds: wall time, its share where several were made
+  /// together.
+  void log(const SampleReport& sample, double seconds);
 
   /// Saves when an interval has passed, at a new best (keep_best), and after the last step. The writing goes on while
   /// training does (CheckpointWriter); the last one is waited for. Without space it takes that of the oldest

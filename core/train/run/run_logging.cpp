@@ -107,11 +107,11 @@ void Run::log(const StepResult& result, double lr) {
   run.step_start = Clock::now();  // an evaluation may follow
 }
 
-void Run::log(const SampleReport& sample) {
+void Run::log(const SampleReport& sample, double seconds) {
   Impl& run = *impl_;
   if (!run.leads()) return;
   if (!run.samples) run.samples = std::make_unique<MetricsFile>(run.options.dir / "samples.jsonl", run.step - 1);
-  run.samples->append(sample_line(sample));
+  run.samples->append(sample_line(sample, seconds));
   run.events->add_text(sample.step, "samples", "**" + sample.prompt + "**\n\n" + sample.text);
   run.observer.sample(sample);
 }

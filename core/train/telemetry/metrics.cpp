@@ -72,9 +72,12 @@ std::string metrics_line(const EvaluationReport& report) {
          field("tokens", report.tokens) + field("seconds", report.seconds) + "}";
 }
 
-std::string sample_line(const SampleReport& report) {
-  const nlohmann::ordered_json line = {
-      {"step", report.step}, {"prompt", report.prompt}, {"expected", report.expected}, {"text", report.text}};
+std::string sample_line(const SampleReport& report, double seconds) {
+  const nlohmann::ordered_json line = {{"step", report.step},
+                                       {"prompt", report.prompt},
+                                       {"expected", report.expected},
+                                       {"text", report.text},
+                                       {"seconds", seconds}};
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

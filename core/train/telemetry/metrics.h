@@ -18,8 +18,8 @@ std::string metrics_line(const StepReport& report);
 /// the wall time of the evaluation. The perplexity is null where the loss has none, or none that a double holds.
 std::string metrics_line(const EvaluationReport& report);
 
-/// A line of samples.jsonl: {"step":1,"prompt":...,"expected":...,"text":...}
-std::string sample_line(const SampleReport& report);
+/// A line of samples.jsonl: {"step":1,"prompt":...,"expected":...,"text":...,"seconds":...}
+std::string sample_line(const SampleReport& report, double seconds);
 
 /// Largest resident size of this process so far (VmHWM of /proc/self/status), 0 where the system does not say.
 int64_t peak_memory_bytes();

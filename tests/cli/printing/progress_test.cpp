@@ -59,7 +59,7 @@ TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {
     observer_.step(report(step));
   }
   for (const char* step : {"1", "2", "3"}) {
-    EXPECT_THAT(text(), HasSubstr(std::string("step ") + step + "  drawing 4/16  left 36s\n"));
+    EXPECT_THAT(text(), HasSubstr(std::string("step ") + step + "  drawing 4/16  36s more\n")) << "left is the run's";
     EXPECT_THAT(text(), HasSubstr(std::string("step ") + step + "/1000  loss "));
   }
   const std::string before = text();

@@ -178,7 +178,11 @@ INSTANTIATE_TEST_SUITE_P(
     Recipe, BadValues,
     testing::Values(
         BadValue{"optimizer.lr=-1", "must be a number from 0"}, BadValue{"optimizer.lr=NaN", "not \"NaN\""},
-        BadValue{"optimizer.lr=1e400", "must be a number"}, BadValue{"optimizer.lr=\"1e-3\"", "must be a number"},
+        BadValue{"optimizer.lr=1e400", "must be a number from 0, at most 3.4e+38, not \"1e400\""},
+        BadValue{"optimizer.lr=1e300", "a number from 0, at most 3.4e+38"},
+        BadValue{"optimizer.lr=-1e300", "from 0, not"},
+        BadValue{"train.epochs=1e300", "must be a number above 0, from 1.4e-45 to 3.4e+38, not 1e+300"},
+        BadValue{"train.epochs=1e-300", "above 0, from 1.4e-45"}, BadValue{"optimizer.lr=\"1e-3\"", "must be a number"},
         BadValue{"optimizer.betas=[0.9]", "two numbers"}, BadValue{"optimizer.betas=[0.9,1]", "two numbers"},
         BadValue{"optimizer.eps=-1e-8", "must be a number"}, BadValue{"optimizer.type=adamv", "did you mean adamw"},
         BadValue{"optimizer.schedule=cosin", "did you mean cosine"},

@@ -45,8 +45,8 @@ void write_run(const std::filesystem::path& directory, double lr, double best) {
   for (int64_t k = 1; k <= 20; ++k) metrics += metrics_line(step(k, 4.0 / static_cast<double>(k))) + "\n";
   metrics += metrics_line(evaluation(10, best)) + "\n" + metrics_line(evaluation(20, best + 1)) + "\n";
   test::write_bytes(directory / "metrics.jsonl", metrics);
-  test::write_bytes(directory / "samples.jsonl", sample_line({0, "Who <b>?", "me", "old & bad"}) + "\n" +
-                                                     sample_line({20, "Who <b>?", "me", "new"}) + "\n");
+  test::write_bytes(directory / "samples.jsonl", sample_line({0, "Who <b>?", "me", "old & bad"}, 0.25) + "\n" +
+                                                     sample_line({20, "Who <b>?", "me", "new"}, 0.5) + "\n");
   test::write_bytes(directory / "recipe.json",
                     "{\"optimizer\": {\"lr\": " + std::to_string(lr) + "}, \"output\": {\"dir\": \"x\"}}\n");
   test::write_bytes(
@@ -105,7 +105,7 @@ TEST(RunLog, TakesTheStepsBetweenTwoLinesToBeLikeTheLogged) {
   EXPECT_NE(report_page(log).find("about 300"), std::string::npos);
 }
 
-TEST(RunLog, TimeHasAnswersAndEvaluations) {
+TEST(RunLog, TimeHasAnswersEvaluationsAndSamples) {
   const TemporaryDirectory directory;
   StepReport drawn = step(1, 2);
   drawn.metrics = {{"step_time", 4}};
@@ -113,8 +113,11 @@ TEST(RunLog, TimeHasAnswersAndEvaluations) {
   evaluated.seconds = 2.5;
   test::write_bytes(directory / "metrics.jsonl",
                     metrics_line(drawn) + "\n" + metrics_line(step(2, 1)) + "\n" + metrics_line(evaluated) + "\n");
+  test::write_bytes(directory / "samples.jsonl",
+                    sample_line({0, "a", "b", "c"}, 1.5) + "\n" + sample_line({2, "a", "b", "c"}, 0.25) +
+                        "\n{\"step\": 2, \"prompt\": \"of earlier versions\", \"expected\": \"\", \"text\": \"\"}\n");
   const RunSummary summary = summarize(read_run_log(directory.path()));
-  EXPECT_NEAR(summary.seconds, 4 + 0.2 + 2.5, 1e-12);
+  EXPECT_NEAR(summary.seconds, 4 + 0.2 + 2.5 + 1.5 + 0.25, 1e-12);
   EXPECT_NEAR(summary.tokens_per_second, 2 * 20 / 4.2, 1e-9);
 }
 

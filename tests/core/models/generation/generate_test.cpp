@@ -34,6 +34,16 @@ TEST(SampleToken, DependsOnSeedSequenceAndPositionOnly) {
   EXPECT_NE(first, other_sequence);
 }
 
+TEST(SampleToken, IdsBehindTheVocabularyOfTheTokenizerAreNeverDrawn) {
+  const std::vector<float> logits = {0, 1, 0, 9, 8};
+  EXPECT_EQ(sample_token(logits, {.vocabulary = 3}, 0), 1);
+  EXPECT_EQ(sample_token(logits, {.vocabulary = 9}, 0), 3) << "a tokenizer with more tokens than the model";
+  for (int64_t position = 0; position < 100; ++position) {
+    EXPECT_LT(sample_token(logits, {.temperature = 1, .vocabulary = 3}, position), 3);
+    EXPECT_LT(sample_token(logits, {.temperature = 1, .top_k = 4, .vocabulary = 3}, position), 3);
+  }
+}
+
 // Shares of 20000 draws; the standard deviation of a share is at most 0.0035.
 std::vector<double> shares(const std::vector<float>& logits, const SamplingOptions& options) {
   std::vector<double> counts(logits.size());

@@ -191,6 +191,22 @@ TEST(Checkpoint, PruningKeepsTheNewestAndTheBest) {
   EXPECT_EQ(std::distance(fs::directory_iterator(f.directory.path()), {}), 2);
 }
 
+TEST(Checkpoint, SizeOnADiskIsKnownBefore) {
+  Fixture fixture;
+  SelfComm alone;
+  std::vector<CheckpointSlice> many;
+  for (int i = 0; i < 200; ++i) {  // headers of small tensors take more than these
+    for (const CheckpointSlice& slice : full_slices({{"w" + std::to_string(i), fixture.counting({3})}})) {
+      many.push_back(slice);
+    }
+  }
+  const TrainingState state = fixture.state(4);
+  const fs::path saved = save_checkpoint(fixture.directory.path(), state, many, many);
+  uint64_t blocks = 1;  // of the directory
+  for (const auto& file : fs::directory_iterator(saved)) blocks += (file.file_size() + kDiskBlock - 1) / kDiskBlock;
+  EXPECT_EQ(checkpoint_bytes(state, many, many, alone), blocks * kDiskBlock);
+}
+
 TEST(Checkpoint, RoomIsMadeFromTheOldestButNeverFromTheNewestThatVerifiesNorTheBest) {
   Fixture f;
   for (const int64_t step : {1, 2, 3, 4}) f.save(step);

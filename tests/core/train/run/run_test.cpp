@@ -350,6 +350,18 @@ TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
   EXPECT_THROW(last.go(), IoError);
 }
 
+TEST(Run, MetricsThatFillTheDiskAreToldAtTheStart) {
+  ToyRun run;
+  run.options.total_steps = int64_t{1} << 45;
+  run.stop_after = 1;
+  EXPECT_THROW(run.go(), Interrupted);
+  ASSERT_FALSE(run.messages.empty());
+  EXPECT_TRUE(std::regex_search(run.messages.front(), std::regex("has room for 0 checkpoints of this run, each of "
+                                                                 "[0-9.]+ KiB, beside 15.0 PiB of metrics; "
+                                                                 "output.keep_last=2 needs 3")))
+      << run.messages.front();
+}
+
 TEST(Run, BadStepsAreSkippedAndNamed) {
   ToyRun run;
   run.poisoned = {2, 5, 6, 9};
