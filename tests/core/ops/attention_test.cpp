@@ -168,7 +168,7 @@ struct Problem {
     dv = Tensor::empty(pool(), v.shape(), dtype);
   }
   /// The same inputs, results of its own.
-  Problem again() const {
+  Problem with_fresh_outputs() const {
     Problem other = *this;
     for (Tensor Problem::*of : {&Problem::out, &Problem::lse, &Problem::dq, &Problem::dk, &Problem::dv}) {
       other.*of = Tensor::empty(pool(), (this->*of).shape(), (this->*of).dtype());
@@ -257,7 +257,7 @@ TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
     for_each_arithmetic([&](DType dtype) {
       const Problem inputs(c, dtype);
       expect_same_bits_for_any_threads([&] {
-        Problem p = inputs.again();
+        Problem p = inputs.with_fresh_outputs();
         p.forward(c);
         p.backward(c);
         return std::vector<Tensor>{p.out, p.lse, p.dq, p.dk, p.dv};
@@ -396,7 +396,7 @@ TEST_P(AttentionTest, TokensBehindASharedPromptHaveTheBitsOfEachAloneForAnyNumbe
     for_each_arithmetic([&](DType dtype) {
       Problem p(c, dtype);
       expect_same_bits_for_any_threads([&] {
-        p = p.again();
+        p = p.with_fresh_outputs();
         p.forward(c);
         return std::vector<Tensor>{p.out, p.lse};
       });
