@@ -16,6 +16,7 @@
 #include "nibble/recipes/evaluation/samples.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/reinforcement/value_model.h"
+#include "nibble/recipes/run_banner.h"
 
 namespace nibble {
 
