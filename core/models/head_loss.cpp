@@ -48,20 +48,22 @@ Tensor pick(const Tensor& x, std::span<const int32_t> rows, MemoryPool& pool) {
   return picked;
 }
 
-// ops::cross_entropy of logits of which other columns may be elsewhere. told: wanted where it is defined.
+// ops::cross_entropy of logits of which other columns may be elsewhere. token_statistics (may be undefined): see
+// ops::cross_entropy_merge.
 void cross_entropy_of(const LayerSharding* sharding, const Tensor& logits, const Tensor& targets, float softcap,
-                      float scale, const Tensor& weights, Tensor& losses, Tensor& told, Tensor& dlogits,
+                      float scale, const Tensor& weights, Tensor& losses, Tensor& token_statistics, Tensor& dlogits,
                       const StepContext& step) {
-  if (!sharding && !told) return ops::cross_entropy(logits, targets, softcap, scale, losses, dlogits, weights);
+  if (!sharding && !token_statistics)
+    return ops::cross_entropy(logits, targets, softcap, scale, losses, dlogits, weights);
   Tensor row_max = Tensor::empty(step.pool(), losses.shape(), DType::f32, "maxima of logits");
   Tensor row_sumexp = Tensor::empty(step.pool(), losses.shape(), DType::f32, "sums of logits");
   Tensor own = targets;
   if (sharding) {
-    own = sharding->cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, told, step);
+    own = sharding->cross_entropy(logits, targets, softcap, row_max, row_sumexp, losses, token_statistics, step);
   } else {
     Tensor statistics = Tensor::empty(step.pool(), {7, logits.dim(0)}, DType::f32, "statistics of logits");
     ops::cross_entropy_statistics(logits, targets, softcap, statistics);
-    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, token_statistics);
   }
   if (dlogits) ops::cross_entropy_backward(logits, own, row_max, row_sumexp, softcap, scale, dlogits, weights);
 }
@@ -188,16 +190,16 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
       dlogits = Tensor::empty(pool, chunk.shape(), step.compute_dtype, "gradient of logits");
     const Tensor targets = pick<int32_t>(batch.targets, picked, pool);
     const Tensor weights = gradient && all_weights ? pick<float>(all_weights, picked, pool) : Tensor();
-    Tensor told;
+    Tensor token_statistics;
     if (log_probs && log_probs->rank() == 2) {
-      told = Tensor::empty(pool, {kTokenStatistics, chunk.dim(0)}, DType::f32, "statistics of logits");
+      token_statistics = Tensor::empty(pool, {kTokenStatistics, chunk.dim(0)}, DType::f32, "statistics of logits");
     }
-    cross_entropy_of(sharding, chunk, targets, cap, gradient_scale, weights, losses, told, dlogits, step);
+    cross_entropy_of(sharding, chunk, targets, cap, gradient_scale, weights, losses, token_statistics, dlogits, step);
     total += ops::sum(losses);
     if (log_probs) put_rows(losses, picked, -1, log_probs->data<float>(), pool.host());
-    for (int64_t i = 0; told && i < kTokenStatistics; ++i) {
+    for (int64_t i = 0; token_statistics && i < kTokenStatistics; ++i) {
       const bool sum = static_cast<ops::TokenStatistic>(i) == ops::TokenStatistic::mean_logit;
-      put_rows(told.rows(i, i + 1), picked, sum ? 1 / static_cast<float>(linear.global_out_features()) : 1,
+      put_rows(token_statistics.rows(i, i + 1), picked, sum ? 1 / static_cast<float>(linear.global_out_features()) : 1,
                log_probs->data<float>() + (1 + i) * hidden.dim(0), pool.host());
     }
     if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);

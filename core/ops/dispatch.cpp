@@ -182,11 +182,13 @@ void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float
   on(logits).cross_entropy_statistics(logits, targets, softcap, statistics);
 }
 
-void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told) {
-  NIBBLE_CHECK(statistics.dim(0) % (told ? 7 : 3) == 0 && losses.numel() == statistics.dim(1) &&
-                   same_count(losses, row_max, row_sumexp) && (!told || told.numel() == 4 * losses.numel()),
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses,
+                         Tensor& token_statistics) {
+  NIBBLE_CHECK(statistics.dim(0) % (token_statistics ? 7 : 3) == 0 && losses.numel() == statistics.dim(1) &&
+                   same_count(losses, row_max, row_sumexp) &&
+                   (!token_statistics || token_statistics.numel() == 4 * losses.numel()),
                "cross_entropy_merge: shapes");
-  on(statistics).cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
+  on(statistics).cross_entropy_merge(statistics, row_max, row_sumexp, losses, token_statistics);
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,

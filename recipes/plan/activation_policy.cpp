@@ -17,8 +17,8 @@ std::string text_of(int64_t bytes) { return bytes_text(static_cast<double>(bytes
 
 // "recomputing 9 of 22 blocks to fit 3.00 GiB"
 std::string output(const PlanLayout& layout, const MemoryPlan& plan, int64_t room, bool is_budget) {
-  const auto again = std::ranges::count(layout.recomputed, true);
-  std::string text = "recomputing " + std::to_string(again) + " of " +
+  const auto recomputed = std::ranges::count(layout.recomputed, true);
+  std::string text = "recomputing " + std::to_string(recomputed) + " of " +
                      count_text(std::ssize(layout.recomputed), "block") + " to fit " + text_of(room) +
                      (is_budget ? "" : " of free memory");
   if (plan.fits(room)) return text;

@@ -48,10 +48,10 @@ Json layout_json(const PlannedLayout& planned) {
       {"shard", layout.mesh.shard}, {"tensor", layout.mesh.tensor},          {"experts", layout.mesh.experts},
       {"zero", layout.zero},        {"offload_activations", layout.offload}, {"fits", planned.fits}};
   const int64_t layers = planned.stages.empty() ? 0 : planned.stages.back();
-  int64_t again = 0;
-  for (int64_t l = 0; l < layers; ++l) again += layout.recomputes(l) ? 1 : 0;
-  json["gradient_checkpointing"] = again > 0 ? "block" : "none";
-  json["recomputed_blocks"] = again;
+  int64_t recomputed = 0;
+  for (int64_t l = 0; l < layers; ++l) recomputed += layout.recomputes(l) ? 1 : 0;
+  json["gradient_checkpointing"] = recomputed > 0 ? "block" : "none";
+  json["recomputed_blocks"] = recomputed;
   if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
   if (planned.memory.stages.empty()) return json;
   json["peak_memory_bytes"] = planned.memory.resident_bytes();

@@ -134,8 +134,8 @@ int64_t program_bytes(const Recipe& recipe, int64_t rows) {
   std::error_code ignored;
   int64_t bytes = 0;
   const auto size = [&](const fs::path& path) {
-    const auto found = fs::file_size(path, ignored);
-    return ignored ? int64_t{0} : static_cast<int64_t>(found);
+    const auto bytes_of_file = fs::file_size(path, ignored);
+    return ignored ? int64_t{0} : static_cast<int64_t>(bytes_of_file);
   };
   const bool trains_tokenizer = recipe.pretrains() && recipe.model.tokenizer.empty();
   if (trains_tokenizer) bytes += kTokenizerTraining;

@@ -151,13 +151,13 @@ void backward_gated(const Tensor& dy, const Tensor& gate, const Tensor& up, Tens
   const Element *gradients = dy.data<const Element>(), *gates = gate.data<const Element>(),
                 *ups = up.data<const Element>();
   Element *dgates = dgate.data<Element>(), *dups = dup.data<Element>();
-  Element* again = y_recomputed ? y_recomputed.data<Element>() : nullptr;
+  Element* recomputed = y_recomputed ? y_recomputed.data<Element>() : nullptr;
   parallel_lanes(dy.numel(), kGrain, [=](int64_t i, auto lanes) HWY_ATTR {
     const V g = load(gates + i, lanes), u = load(ups + i, lanes), d = load(gradients + i, lanes);
     const V activated = F::value(g);
     store(hn::Mul(d, activated), dups + i, lanes);
     store(hn::Mul(hn::Mul(d, u), F::derivative(g)), dgates + i, lanes);
-    if (again != nullptr) store(hn::Mul(activated, u), again + i, lanes);
+    if (recomputed != nullptr) store(hn::Mul(activated, u), recomputed + i, lanes);
   });
 }
 

@@ -178,19 +178,19 @@ void row_statistics(const Tensor& logits, const Tensor& targets, float softcap, 
   const int64_t rows = logits.dim(0), vocabulary = logits.dim(1);
   const float* from = logits.data<const float>();
   const int32_t* target = targets.data<const int32_t>();
-  float* told = statistics.data<float>();
+  float* statistic = statistics.data<float>();
   parallel_each(rows, 1, [=](int64_t n) {
     const float* row = from + n * vocabulary;
     MoreSums more;
     const Exponentials total = sum_exponentials<capped, all>(row, vocabulary, softcap, &more);
-    told[n] = total.row_max;
-    told[rows + n] = total.sum;
-    told[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
+    statistic[n] = total.row_max;
+    statistic[rows + n] = total.sum;
+    statistic[2 * rows + n] = target[n] < 0 ? 0 : capped_logit<capped>(row[target[n]], softcap);
     if constexpr (!all) return;
-    told[3 * rows + n] = more.shifted;
-    told[4 * rows + n] = more.squares;
-    told[5 * rows + n] = more.logits;
-    told[6 * rows + n] = target[n] < 0 ? -1 : is_first_of_largest(row, vocabulary, target[n]) ? 1 : 0;
+    statistic[3 * rows + n] = more.shifted;
+    statistic[4 * rows + n] = more.squares;
+    statistic[5 * rows + n] = more.logits;
+    statistic[6 * rows + n] = target[n] < 0 ? -1 : is_first_of_largest(row, vocabulary, target[n]) ? 1 : 0;
   });
 }
 
@@ -282,7 +282,7 @@ struct Divergences {
 
 Divergences divergences(const RowPair& row, float beta) {
   constexpr int64_t kBlock = 4096;
-  Divergences found;
+  Divergences sums;
   for (int64_t begin = 0; begin < row.size(); begin += kBlock) {
     V of_teacher = hn::Zero(kF), of_student = of_teacher, entropy = of_teacher;
     for (int64_t i = begin; i < std::min(begin + kBlock, row.size()); i += kLanes) {
@@ -292,11 +292,11 @@ Divergences divergences(const RowPair& row, float beta) {
       of_student = hn::MulAdd(p, hn::Sub(log_p, log_m), of_student);
       entropy = hn::NegMulAdd(p, log_p, entropy);
     }
-    found.of_teacher += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_teacher)));
-    found.of_student += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_student)));
-    found.entropy += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, entropy)));
+    sums.of_teacher += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_teacher)));
+    sums.of_student += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, of_student)));
+    sums.entropy += static_cast<double>(hn::GetLane(hn::SumOfLanes(kF, entropy)));
   }
-  return found;
+  return sums;
 }
 
 template <bool capped>
@@ -330,15 +330,15 @@ void divergence_rows(const Tensor& logits, const Tensor& teacher, float softcap,
     RowPair row(vocabulary, softcap, temperature);
     for (int64_t n = begin; n < end; ++n) {
       row.read<capped>(from + n * vocabulary, other + n * vocabulary, vocabulary);
-      const Divergences found = divergences(row, beta);
+      const Divergences kl = divergences(row, beta);
       const double b = static_cast<double>(beta);
-      entropy[n] = static_cast<float>(found.entropy);
-      loss[n] = static_cast<float>(beta == 0   ? found.of_teacher
-                                   : beta == 1 ? found.of_student
-                                               : b * found.of_teacher + (1 - b) * found.of_student);
+      entropy[n] = static_cast<float>(kl.entropy);
+      loss[n] = static_cast<float>(beta == 0   ? kl.of_teacher
+                                   : beta == 1 ? kl.of_student
+                                               : b * kl.of_teacher + (1 - b) * kl.of_student);
       if (out == nullptr) continue;
-      divergence_gradient<capped>(row, vocabulary, softcap, temperature, beta, scale,
-                                  static_cast<float>(found.of_student), out + n * vocabulary);
+      divergence_gradient<capped>(row, vocabulary, softcap, temperature, beta, scale, static_cast<float>(kl.of_student),
+                                  out + n * vocabulary);
     }
   });
 }
@@ -362,8 +362,9 @@ NIBBLE_SIMD_KERNEL(cross_entropy_statistics);
 NIBBLE_SIMD_KERNEL(cross_entropy_backward);
 NIBBLE_SIMD_KERNEL(divergence);
 
-void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told) {
-  const int64_t count = losses.numel(), width = told ? 7 : 3, ranks = statistics.dim(0) / width;
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses,
+                         Tensor& token_statistics) {
+  const int64_t count = losses.numel(), width = token_statistics ? 7 : 3, ranks = statistics.dim(0) / width;
   const float* from = statistics.data<const float>();
   float *maxima = row_max.data<float>(), *sums = row_sumexp.data<float>(), *loss = losses.data<float>();
   for (int64_t n = 0; n < count; ++n) {
@@ -377,7 +378,7 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
     maxima[n] = highest;
     sums[n] = exponentials;
     loss[n] = std::log(exponentials) + (highest - target);
-    if (!told) continue;
+    if (!token_statistics) continue;
     float shifted = 0, squares = 0, logits = 0, top1 = 0, highest_before = -std::numeric_limits<float>::infinity();
     for (int64_t r = 0; r < ranks; ++r) {
       const float off = at(r, 0) - highest, rescale = std::exp(off);
@@ -387,13 +388,13 @@ void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_
       if (at(r, 6) > 0 && at(r, 0) == highest && highest_before < highest) top1 = 1;
       highest_before = std::max(highest_before, at(r, 0));
     }
-    const auto tell = [&](TokenStatistic which, float value) {
-      told.data<float>()[static_cast<int64_t>(which) * count + n] = value;
+    const auto set = [&](TokenStatistic which, float value) {
+      token_statistics.data<float>()[static_cast<int64_t>(which) * count + n] = value;
     };
-    tell(TokenStatistic::collision, std::log(squares) - 2 * std::log(exponentials));
-    tell(TokenStatistic::entropy, std::log(exponentials) - shifted / exponentials);
-    tell(TokenStatistic::mean_logit, logits);
-    tell(TokenStatistic::top1, top1);
+    set(TokenStatistic::collision, std::log(squares) - 2 * std::log(exponentials));
+    set(TokenStatistic::entropy, std::log(exponentials) - shifted / exponentials);
+    set(TokenStatistic::mean_logit, logits);
+    set(TokenStatistic::top1, top1);
   }
 }
 

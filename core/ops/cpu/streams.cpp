@@ -83,8 +83,8 @@ void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) {
   float* to = y.data<float>();
   parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
     const float* row = from + t * width;
-    const float held = std::max(mean_square(row, width), kLeastMeanSquare);
-    const V factor = splat(std::sqrt(mean_square(wanted + t * width, width) / held));
+    const float clamped_square = std::max(mean_square(row, width), kLeastMeanSquare);
+    const V factor = splat(std::sqrt(mean_square(wanted + t * width, width) / clamped_square));
     for_lanes(width, [=](int64_t i, auto lanes)
                          HWY_ATTR { store(hn::Mul(load(row + i, lanes), factor), to + t * width + i, lanes); });
   });
@@ -97,9 +97,9 @@ void match_rms_backward(const Tensor& dy, const Tensor& x, const Tensor& like, T
   parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
     const int64_t at = t * width;
     const float square = mean_square(from + at, width), goal = mean_square(wanted + at, width);
-    const float held = std::max(square, kLeastMeanSquare), factor = std::sqrt(goal / held);
+    const float clamped_square = std::max(square, kLeastMeanSquare), factor = std::sqrt(goal / clamped_square);
     const float share = product(gradients + at, from + at, width) * factor / static_cast<float>(width);
-    const V scale = splat(factor), by_x = splat(square >= kLeastMeanSquare ? share / held : 0),
+    const V scale = splat(factor), by_x = splat(square >= kLeastMeanSquare ? share / clamped_square : 0),
             by_like = splat(goal > 0 ? share / goal : 0);
     for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t k = at + i;

@@ -33,10 +33,10 @@ void cross_entropy(const Real* logits, const int32_t* targets, int64_t rows, int
   }
 }
 
-/// told [4, rows]: see TokenStatistic; the mean logit as a sum.
+/// statistics [4, rows]: see TokenStatistic; the mean logit as a sum.
 template <typename Real>
 void token_statistics(const Real* logits, const int32_t* targets, int64_t rows, int64_t vocabulary, Real softcap,
-                      Real* told) {
+                      Real* statistics) {
   std::vector<Real> capped(static_cast<size_t>(vocabulary));
   for (int64_t n = 0; n < rows; ++n) {
     const Real* row = logits + n * vocabulary;
@@ -52,10 +52,10 @@ void token_statistics(const Real* logits, const int32_t* targets, int64_t rows, 
       entropy -= p * log_p;
       logits_sum += value;
     }
-    told[n] = std::log(collision);
-    told[rows + n] = entropy;
-    told[2 * rows + n] = logits_sum;
-    told[3 * rows + n] = top - capped.begin() == targets[n] ? 1 : 0;
+    statistics[n] = std::log(collision);
+    statistics[rows + n] = entropy;
+    statistics[2 * rows + n] = logits_sum;
+    statistics[3 * rows + n] = top - capped.begin() == targets[n] ? 1 : 0;
   }
 }
 

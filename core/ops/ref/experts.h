@@ -89,10 +89,10 @@ std::vector<int64_t> choose(const Real* logits, const Real* correction, int64_t 
       std::sort(group.begin(), group.end(), std::greater<>());
       of_groups.push_back(routing.group_score == GroupScore::best || size == 1 ? group[0] : group[0] + group[1]);
     }
-    const std::vector<int64_t> kept = best_of(of_groups, routing.top_groups);
+    const std::vector<int64_t> top_groups = best_of(of_groups, routing.top_groups);
     std::vector<int64_t> allowed;
     std::vector<Real> values;
-    for (const int64_t g : kept) {
+    for (const int64_t g : top_groups) {
       for (int64_t e = g * size; e < (g + 1) * size; ++e) {
         allowed.push_back(e);
         values.push_back(scores[static_cast<size_t>(e)]);

@@ -51,8 +51,8 @@ Real mean_square(const Real* row, int64_t width) {
 template <typename Real>
 void match_rms_forward(const Real* x, const Real* like, int64_t tokens, int64_t width, Real* y) {
   for (int64_t t = 0; t < tokens; ++t, x += width, like += width, y += width) {
-    const Real held = std::max(mean_square(x, width), static_cast<Real>(kLeastMeanSquare));
-    const Real factor = std::sqrt(mean_square(like, width) / held);
+    const Real clamped_square = std::max(mean_square(x, width), static_cast<Real>(kLeastMeanSquare));
+    const Real factor = std::sqrt(mean_square(like, width) / clamped_square);
     for (int64_t d = 0; d < width; ++d) y[d] = x[d] * factor;
   }
 }
@@ -62,11 +62,12 @@ void match_rms_backward(const Real* dy, const Real* x, const Real* like, int64_t
                         Real* dlike) {
   for (int64_t t = 0; t < tokens; ++t, dy += width, x += width, like += width, dx += width, dlike += width) {
     const Real square = mean_square(x, width), wanted = mean_square(like, width);
-    const Real held = std::max(square, static_cast<Real>(kLeastMeanSquare)), factor = std::sqrt(wanted / held);
+    const Real clamped_square = std::max(square, static_cast<Real>(kLeastMeanSquare));
+    const Real factor = std::sqrt(wanted / clamped_square);
     Real dot = 0;
     for (int64_t d = 0; d < width; ++d) dot += dy[d] * x[d];
     const Real by_x =
-        square >= static_cast<Real>(kLeastMeanSquare) ? dot * factor / (held * static_cast<Real>(width)) : 0;
+        square >= static_cast<Real>(kLeastMeanSquare) ? dot * factor / (clamped_square * static_cast<Real>(width)) : 0;
     const Real by_like = wanted > 0 ? dot * factor / (wanted * static_cast<Real>(width)) : 0;
     for (int64_t d = 0; d < width; ++d) {
       dlike[d] += by_like * like[d];

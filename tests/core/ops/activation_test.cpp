@@ -71,10 +71,10 @@ TEST_P(ActivationTest, GatedMatchesReference) {
       const Shape shape = {7, 83};
       const Tensor gate = random_tensor(shape, dtype, 1, 2), up = random_tensor(shape, dtype, 2);
       const Tensor dy = random_tensor(shape, dtype, 3);
-      Tensor y = Tensor::empty(pool(), shape, dtype), again = Tensor::empty(pool(), shape, dtype);
+      Tensor y = Tensor::empty(pool(), shape, dtype), y_recomputed = Tensor::empty(pool(), shape, dtype);
       Tensor dgate = Tensor::empty(pool(), shape, dtype), dup = Tensor::empty(pool(), shape, dtype);
       ops::gated_forward(f, gate, up, y);
-      ops::gated_backward(f, dy, gate, up, dgate, dup, again);
+      ops::gated_backward(f, dy, gate, up, dgate, dup, y_recomputed);
       const size_t count = static_cast<size_t>(gate.numel());
       Values ys(count), dgates(count), dups(count);
       ops::ref::gated_forward(f, values_of(gate).data(), values_of(up).data(), gate.numel(), ys.data());
@@ -83,7 +83,7 @@ TEST_P(ActivationTest, GatedMatchesReference) {
       expect_close(y, ys, rounding(dtype, 1e-5), 1e-7, "y");
       expect_close(dgate, dgates, rounding(dtype, 1e-5), 3e-6, "dgate");
       expect_close(dup, dups, rounding(dtype, 1e-5), 1e-6, "dup");
-      EXPECT_EQ(std::memcmp(y.raw(), again.raw(), y.bytes()), 0) << "y_recomputed is the y of forward";
+      EXPECT_EQ(std::memcmp(y.raw(), y_recomputed.raw(), y.bytes()), 0) << "y_recomputed is the y of forward";
     }
   }
 }

@@ -133,11 +133,12 @@ TEST_P(CrossEntropyTest, TellsOfAllProbabilitiesInTheSamePass) {
         }
         Tensor row_max = Tensor::empty(pool(), {rows}, DType::f32),
                row_sumexp = Tensor::empty(pool(), {rows}, DType::f32);
-        Tensor losses = Tensor::empty(pool(), {rows}, DType::f32), told = Tensor::empty(pool(), {4, rows}, DType::f32);
-        ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
-        expect_close(told, expected, 2e-5, 1e-5, "statistics of tokens");
+        Tensor losses = Tensor::empty(pool(), {rows}, DType::f32),
+               token_statistics = Tensor::empty(pool(), {4, rows}, DType::f32);
+        ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, token_statistics);
+        expect_close(token_statistics, expected, 2e-5, 1e-5, "statistics of tokens");
         if (shards > 1) continue;
-        EXPECT_EQ(values_of(losses), values_of(alone)) << "the bits of the loss do not depend on what is told";
+        EXPECT_EQ(values_of(losses), values_of(alone)) << "the bits of the loss do not depend on the other statistics";
       }
     }
   }
@@ -146,12 +147,12 @@ TEST_P(CrossEntropyTest, TellsOfAllProbabilitiesInTheSamePass) {
 TEST_P(CrossEntropyTest, GradientMayOverwriteTheLogits) {
   const Tensor logits = random_tensor({4, 1003}, DType::f32, 1, 4);
   const Tensor targets = Tensor::from<int32_t>(pool(), {4}, some_targets(4, 1003));
-  Tensor losses = Tensor::empty(pool(), {4}, DType::f32), apart = Tensor::empty(pool(), logits.shape(), DType::f32);
-  ops::cross_entropy(logits, targets, 0, 1, losses, apart);
-  Tensor same = logits.clone(pool()), losses_again = Tensor::empty(pool(), {4}, DType::f32);
-  ops::cross_entropy(same, targets, 0, 1, losses_again, same);
-  EXPECT_EQ(std::memcmp(apart.raw(), same.raw(), same.bytes()), 0);
-  EXPECT_EQ(std::memcmp(losses.raw(), losses_again.raw(), losses.bytes()), 0);
+  Tensor losses = Tensor::empty(pool(), {4}, DType::f32), dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
+  ops::cross_entropy(logits, targets, 0, 1, losses, dlogits);
+  Tensor in_place = logits.clone(pool()), losses_in_place = Tensor::empty(pool(), {4}, DType::f32);
+  ops::cross_entropy(in_place, targets, 0, 1, losses_in_place, in_place);
+  EXPECT_EQ(std::memcmp(dlogits.raw(), in_place.raw(), in_place.bytes()), 0);
+  EXPECT_EQ(std::memcmp(losses.raw(), losses_in_place.raw(), losses.bytes()), 0);
 }
 
 TEST_P(CrossEntropyTest, HugeLogitsStayFiniteAndNanIsSeen) {

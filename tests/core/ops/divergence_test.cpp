@@ -38,10 +38,10 @@ TEST(DivergenceReference, IsZeroWhereStudentAndTeacherAgreeAndSymmetricInTheMidd
   const int64_t vocabulary = 9;
   const Values p = random_values(vocabulary, 1, 3), q = random_values(vocabulary, 2, 3);
   const auto loss = [&](const Values& student, const Values& teacher, double beta) {
-    double found = 0, entropy = 0;
-    ops::ref::divergence(student.data(), teacher.data(), 1, vocabulary, 0.0, 1.0, beta, 1.0, &found, &entropy,
+    double divergence = 0, entropy = 0;
+    ops::ref::divergence(student.data(), teacher.data(), 1, vocabulary, 0.0, 1.0, beta, 1.0, &divergence, &entropy,
                          static_cast<double*>(nullptr));
-    return found;
+    return divergence;
   };
   for (const double beta : {0.0, 0.5, 1.0}) EXPECT_NEAR(loss(p, p, beta), 0, 1e-12);
   EXPECT_NEAR(loss(p, q, 0.5), loss(q, p, 0.5), 1e-12);

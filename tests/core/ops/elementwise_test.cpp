@@ -192,14 +192,14 @@ TEST(Fill, UniformStaysInItsRange) {
 TEST(Columns, PartsOfAFusedProjectionComeOutAndGoBack) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Tensor x = random_tensor({70, 30}, dtype, 1);
-    Tensor again = Tensor::zeros(pool(), {70, 30}, dtype);
+    Tensor reassembled = Tensor::zeros(pool(), {70, 30}, dtype);
     for (const auto& [begin, width] : {std::pair<int64_t, int64_t>{0, 20}, {20, 7}, {27, 3}}) {
       Tensor part = Tensor::empty(pool(), {70, width}, dtype);
       ops::copy_columns_out(x, begin, part);
       EXPECT_EQ(values_of(part)[static_cast<size_t>(width)], values_of(x)[static_cast<size_t>(30 + begin)]);
-      ops::copy_columns_in(part, begin, again);
+      ops::copy_columns_in(part, begin, reassembled);
     }
-    EXPECT_EQ(std::memcmp(x.raw(), again.raw(), x.bytes()), 0);
+    EXPECT_EQ(std::memcmp(x.raw(), reassembled.raw(), x.bytes()), 0);
     Tensor wide = Tensor::empty(pool(), {70, 4}, dtype);
     EXPECT_THROW(ops::copy_columns_out(x, 27, wide), std::logic_error);
   }

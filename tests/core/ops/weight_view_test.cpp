@@ -158,12 +158,12 @@ TEST(WeightView, NoProductExpandsMoreThanASmallPieceAtOnce) {
     for (int64_t tokens : {1, 3, 20}) {
       const Tensor x = random(pool, {tokens, in}, dtype), dy = random(pool, {tokens, out}, dtype);
       Tensor y = Tensor::zeros(pool, {tokens, out}, DType::f32), dx = Tensor::zeros(pool, {tokens, in}, DType::f32);
-      const size_t held = pool.in_use();
+      const size_t in_use = pool.in_use();
       const int64_t before = most_resident();
       pool.reset_peak();
       matmul_nt(x, w, y);
       matmul_nn(dy, w, dx);
-      EXPECT_EQ(pool.peak(), held);
+      EXPECT_EQ(pool.peak(), in_use);
       EXPECT_LT(most_resident() - before, out * in / 2) << tokens << " tokens";  // expanded it has 4 or 8 times as much
     }
   }

@@ -180,13 +180,13 @@ NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R
   for (int64_t r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < V; ++v) {
-      float* kept = output.sums + r * output.sums_stride + v * kLanes;
-      if (!output.first) sums[r][v] = _mm512_add_ps(_mm512_loadu_ps(kept), sums[r][v]);
+      float* partial_sums = output.sums + r * output.sums_stride + v * kLanes;
+      if (!output.first) sums[r][v] = _mm512_add_ps(_mm512_loadu_ps(partial_sums), sums[r][v]);
       if (output.last) {
         store16<kInstruction>(sums[r][v], v + 1 == V ? tail : __mmask16{0xffff}, output,
                               r * output.c_stride + v * kLanes);
       } else {
-        _mm512_storeu_ps(kept, sums[r][v]);
+        _mm512_storeu_ps(partial_sums, sums[r][v]);
       }
     }
   }

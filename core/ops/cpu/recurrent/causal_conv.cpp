@@ -141,9 +141,9 @@ void conv_backward(const Tensor& dy, const Tensor& x, const Tensor& w, std::span
           const int64_t row = t - taps + 1 + k;
           if (k < taps && row < span.q_begin) continue;
           float* sum = sums.data() + k * columns;
-          const In* seen = k < taps ? from + row * width + begin : nullptr;  // the bias sees ones
+          const In* input = k < taps ? from + row * width + begin : nullptr;  // the bias sees ones
           for_lanes(columns, [=](int64_t i, auto lanes) HWY_ATTR {
-            const V value = seen == nullptr ? splat(1) : load(seen + i, lanes);
+            const V value = input == nullptr ? splat(1) : load(input + i, lanes);
             store(hn::MulAdd(load(grad + i, lanes), value, load(sum + i, lanes)), sum + i, lanes);
           });
         }

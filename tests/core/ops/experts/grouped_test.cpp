@@ -66,18 +66,18 @@ struct Weights {
 const Weights& weights_of(int64_t rows, int64_t columns, bool four_bit) {
   static MemoryPool pool;
   static std::map<std::tuple<int64_t, int64_t, bool>, Weights> all;
-  Weights& made = all[{rows, columns, four_bit}];
-  if (!made.views.empty()) return made;
+  Weights& cached = all[{rows, columns, four_bit}];
+  if (!cached.views.empty()) return cached;
   const auto count = std::ssize(kCounts);
   const FourBitMatrix codes = four_bit ? random_matrix(pool, count * rows, columns, 64, true) : FourBitMatrix();
   const WeightView whole =
       four_bit ? WeightView(codes, "weights") : WeightView(random(pool, {count * rows, columns}, DType::bf16));
   for (int64_t g = 0; g < count; ++g) {
-    made.views.push_back(whole.slice_rows(g * rows, (g + 1) * rows));
-    const WeightView& own = made.views.back();
-    made.dense.push_back(four_bit ? expanded(pool, own.four_bit, DType::f32) : own.dense);
+    cached.views.push_back(whole.slice_rows(g * rows, (g + 1) * rows));
+    const WeightView& own = cached.views.back();
+    cached.dense.push_back(four_bit ? expanded(pool, own.four_bit, DType::f32) : own.dense);
   }
-  return made;
+  return cached;
 }
 
 struct Operands {
@@ -93,9 +93,9 @@ struct Operands {
     weights.transposed = k.transposed;
     if (k.rank > 0) weights.left = random(pool, {groups.size(), k.rank}, k.x);
     if (k.biases) weights.bias_weights = random(pool, {groups.size()}, DType::f32);
-    const Weights& made = weights_of(k.transposed ? k.out : k.in, k.transposed ? k.in : k.out, k.four_bit);
-    weights.w = made.views;
-    dense = made.dense;
+    const Weights& shared = weights_of(k.transposed ? k.out : k.in, k.transposed ? k.in : k.out, k.four_bit);
+    weights.w = shared.views;
+    dense = shared.dense;
     for (size_t g = 0; g < kCounts.size(); ++g) {
       if (k.rank > 0) weights.right.push_back(random(pool, {k.rank, k.out}, DType::f32));
       if (k.biases) weights.biases.push_back(random(pool, {k.out}, DType::f32));
