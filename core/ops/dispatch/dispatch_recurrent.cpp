@@ -1,7 +1,7 @@
 // The ops of mixers without softmax as callers see them (see dispatch.cpp): causal_conv.h, linear_attention.h,
 // time_step.h, gated_norm.h.
 
-#include "nibble/core/ops/dispatch.h"
+#include "nibble/core/ops/dispatch/dispatch.h"
 
 namespace nibble::ops {
 

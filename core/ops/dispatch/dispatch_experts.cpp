@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "nibble/core/ops/dispatch.h"
+#include "nibble/core/ops/dispatch/dispatch.h"
 
 namespace nibble::ops {
 

@@ -1,4 +1,4 @@
-#include "nibble/core/ops/dispatch.h"
+#include "nibble/core/ops/dispatch/dispatch.h"
 
 namespace nibble::ops {
 
