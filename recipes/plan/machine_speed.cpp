@@ -107,12 +107,12 @@ void measure_part(const Recipe& recipe, const PlanJob& job, int tensor, MachineS
   const int cores = std::max(1, static_cast<int>(speed.cores) / speed.threads);
   const int groups = std::clamp(cores / tensor, 1, std::max(1, ranks.size() / tensor)), at_work = groups * tensor;
   const bool takes_part = ranks.rank() < at_work;
-  const auto parts = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
+  const auto tp_ranks = ranks.split(takes_part ? ranks.rank() / tensor : groups, ranks.rank());
   const auto side_by_side = ranks.split(takes_part ? 0 : 1, ranks.rank());
   const bool gathers = recipe.parallel.shard > 1 && recipe.parallel.zero >= 3 && at_work > tensor;
   std::optional<SpeedTrial> trial;
   if (takes_part) {
-    trial.emplace(recipe, job, *parts, gathers ? side_by_side.get() : nullptr, speed.threads, at_work, ranks.size());
+    trial.emplace(recipe, job, *tp_ranks, gathers ? side_by_side.get() : nullptr, speed.threads, at_work, ranks.size());
   }
   const auto measure = [&] {
     const bool large = SpeedTrial::is_large(job), draws = static_cast<bool>(job.block.draw);

@@ -49,29 +49,29 @@ double seconds_now() { return std::chrono::duration<double>(Clock::now().time_si
 
 // The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
 // of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
-double usual(const std::vector<double>& of) {
-  if (of.empty()) return 0;
-  std::vector<double> sorted = of;
+double clipped_mean(const std::vector<double>& seconds) {
+  if (seconds.empty()) return 0;
+  std::vector<double> sorted = seconds;
   std::ranges::sort(sorted);
-  const double most = 2 * sorted[(sorted.size() - 1) / 2];
+  const double limit = 2 * sorted[(sorted.size() - 1) / 2];
   double sum = 0;
-  for (const double one : of) sum += std::min(one, most);
-  return sum / static_cast<double>(of.size());
+  for (const double one : seconds) sum += std::min(one, limit);
+  return sum / static_cast<double>(seconds.size());
 }
 
 // Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
-double usual(const std::vector<std::vector<double>>& of, int64_t begin, int64_t end) {
-  std::vector<double> together;
+double clipped_mean(const std::vector<std::vector<double>>& seconds, int64_t begin, int64_t end) {
+  std::vector<double> sums;
   for (int64_t l = begin; l < end; ++l) {
-    const std::vector<double>& layer = of[static_cast<size_t>(l)];
-    together.resize(layer.size());
-    for (size_t step = 0; step < layer.size(); ++step) together[step] += layer[step];
+    const std::vector<double>& layer = seconds[static_cast<size_t>(l)];
+    sums.resize(layer.size());
+    for (size_t step = 0; step < layer.size(); ++step) sums[step] += layer[step];
   }
-  return usual(together);
+  return clipped_mean(sums);
 }
 
 /// Seconds of every step, by part.
-struct Taken {
+struct MeasuredSeconds {
   std::vector<std::vector<double>> forward, backward;  // [layer][step]
   std::vector<double> embed, embed_backward, head, zero_grad, accumulate, update;
 };
@@ -84,13 +84,13 @@ struct Drawn {
 
 class Stopwatch final : public BlockHooks {
  public:
-  Stopwatch(Taken& taken, int64_t layers, Communicator* gathering)
-      : taken_(taken), layers_(layers), gathering_(gathering) {}
+  Stopwatch(MeasuredSeconds& measured, int64_t layers, Communicator* gathering)
+      : measured_(measured), layers_(layers), gathering_(gathering) {}
 
   void before_forward(int64_t) override { start(); }
-  void after_forward(int64_t layer) override { note(layer, taken_.forward, taken_.embed); }
+  void after_forward(int64_t layer) override { note(layer, measured_.forward, measured_.embed); }
   void before_backward(int64_t) override { start(); }
-  void after_backward(int64_t layer) override { note(layer, taken_.backward, taken_.embed_backward); }
+  void after_backward(int64_t layer) override { note(layer, measured_.backward, measured_.embed_backward); }
 
  private:
   // What a rank waits for others that are slower for a moment is part of the layer's time.
@@ -99,13 +99,13 @@ class Stopwatch final : public BlockHooks {
     if (gathering_) gathering_->barrier("trial");
   }
   void note(int64_t layer, std::vector<std::vector<double>>& of_layers, std::vector<double>& of_embedding) {
-    std::vector<double>& of = layer < 0          ? of_embedding
-                              : layer == layers_ ? taken_.head
-                                                 : of_layers[static_cast<size_t>(layer)];
-    of.push_back(seconds_now() - start_);
+    std::vector<double>& seconds = layer < 0          ? of_embedding
+                                   : layer == layers_ ? measured_.head
+                                                      : of_layers[static_cast<size_t>(layer)];
+    seconds.push_back(seconds_now() - start_);
   }
 
-  Taken& taken_;
+  MeasuredSeconds& measured_;
   int64_t layers_;
   Communicator* gathering_;
   double start_ = 0;
@@ -141,7 +141,7 @@ int64_t layers_of_all_kinds(const PlannedModel& model) {
   return count;
 }
 
-// Of whole layers, of which a rank has one of `tensor` parts.
+// Of whole layers, of which a rank has one of `tensor` shards.
 DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side, int64_t ranks) {
   DecoderConfig config = job.model.config;
   const bool large = SpeedTrial::is_large(job);
@@ -204,9 +204,9 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
                     const LayerSharding* sharding, RankContext& rank) {
   const DType dtype = job.everything ? DType::f32 : DType::bf16;
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
-    const DType held = is_f32(config.names, name, shape) ? DType::f32 : dtype;
+    const DType parameter_dtype = is_f32(config.names, name, shape) ? DType::f32 : dtype;
     return std::make_shared<Parameter>(
-        Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, held, name), .gradient = {}});
+        Parameter{.name = name, .value = Tensor::zeros(rank.pool, shape, parameter_dtype, name), .gradient = {}});
   };
   const LinearWeightMaker linear = [&](const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
     if (job.model.group(0).packed && module != config.names.head)
@@ -228,9 +228,9 @@ ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConf
                      int64_t tokens) {
   const MetaDevice device;
   MemoryPool pool(0, device);
-  MetaComm parts(0, static_cast<int>(tensor));
-  RankContext rank{parts, pool, 1, 0};
-  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, parts, pool);
+  MetaComm tp_ranks(0, static_cast<int>(tensor));
+  RankContext rank{tp_ranks, pool, 1, 0};
+  const std::unique_ptr<LayerSharding> sharding = tensor_parallel(config, tp_ranks, pool);
   Decoder model = trial_model(recipe, job, config, sharding.get(), rank);
   const Batch batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
   return count_work(model, device, batch, job.compute_dtype, rank);
@@ -239,16 +239,16 @@ ModelWork trial_work(const Recipe& recipe, const PlanJob& job, const DecoderConf
 }  // namespace
 
 struct SpeedTrial::Impl {
-  Impl(const Recipe& asked, const PlanJob& of, Communicator& parts, Communicator* gathering, int threads,
+  Impl(const Recipe& asked, const PlanJob& of, Communicator& tp_ranks, Communicator* gathering, int threads,
        int64_t side_by_side, int64_t ranks)
       : recipe(asked),
         job(of),
-        tensor(parts.size()),
+        tensor(tp_ranks.size()),
         config(trial_config(of, tensor, side_by_side, ranks)),
         rank{alone, pool, threads, 0},
-        sharding(tensor_parallel(config, parts, pool)),
+        sharding(tensor_parallel(config, tp_ranks, pool)),
         model(trial_model(recipe, of, config, sharding.get(), rank)),
-        watch(taken, config.layers, gathering) {
+        watch(measured, config.layers, gathering) {
     double weights = 0;
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
@@ -267,19 +267,19 @@ struct SpeedTrial::Impl {
   }
 
   void forget() {
-    taken = {};
-    taken.forward.resize(static_cast<size_t>(config.layers));
-    taken.backward.resize(static_cast<size_t>(config.layers));
+    measured = {};
+    measured.forward.resize(static_cast<size_t>(config.layers));
+    measured.backward.resize(static_cast<size_t>(config.layers));
   }
 
   // Passes over gradients and state cost the same for every value: those of embedding and head would only take memory.
   std::vector<Parameter*> parameters_of_layers() {
     const std::vector<Parameter*> all = trainable_parameters(model);
-    std::vector<Parameter*> found;
+    std::vector<Parameter*> of_layers;
     for (Parameter* parameter : all) {
-      if (parameter->name.find(config.names.layers) != std::string::npos) found.push_back(parameter);
+      if (parameter->name.find(config.names.layers) != std::string::npos) of_layers.push_back(parameter);
     }
-    return found.empty() ? all : found;
+    return of_layers.empty() ? all : of_layers;
   }
   void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
@@ -301,7 +301,7 @@ struct SpeedTrial::Impl {
   Decoder model;
   int64_t tokens = 0, recomputed = 0;
   Batch batch;
-  Taken taken;
+  MeasuredSeconds measured;
   std::optional<Drawn> drawn;
   Stopwatch watch;
   std::optional<Optimizer> optimizer;
@@ -324,22 +324,22 @@ void SpeedTrial::Impl::keep_in_file(const std::string& directory, Recompute reco
 class SpeedTrial::Impl::Timed final : public LocalExecutor {
  public:
   explicit Timed(Impl& trial) : LocalExecutor(trial.model, trial.rank), trial_(trial) {}
-  double passed = 0;  // when the sum was made
+  double sum_end = 0;  // when the gradients were summed
 
  private:
   double sum(const StepWork& work) override {
     const double begin = seconds_now();
     for (Parameter* parameter : work.parameters) parameter->gradient.zero();
-    trial_.taken.zero_grad.push_back(seconds_now() - begin);
+    trial_.measured.zero_grad.push_back(seconds_now() - begin);
     const double loss = microbatch(work, 0);
     const double from = seconds_now();
     if (trial_.job.accumulate > 1) {  // see gradient_sum.cpp
-      std::vector<Tensor> left;
-      for (const Parameter* parameter : work.parameters) left.push_back(parameter->gradient.clone(trial_.pool));
-      for (size_t i = 0; i < left.size(); ++i) ops::add(left[i], work.parameters[i]->gradient);
+      std::vector<Tensor> gradients;
+      for (const Parameter* parameter : work.parameters) gradients.push_back(parameter->gradient.clone(trial_.pool));
+      for (size_t i = 0; i < gradients.size(); ++i) ops::add(gradients[i], work.parameters[i]->gradient);
     }
-    passed = seconds_now();
-    trial_.taken.accumulate.push_back(passed - from);
+    sum_end = seconds_now();
+    trial_.measured.accumulate.push_back(sum_end - from);
     return loss;
   }
 
@@ -352,7 +352,7 @@ double SpeedTrial::Impl::step() {
   const double begin = seconds_now();
   train_step(executor, {&batch, 1}, NextToken(), *optimizer, options);
   const double end = seconds_now();
-  taken.update.push_back(end - executor.passed);
+  measured.update.push_back(end - executor.sum_end);
   return end - begin;
 }
 
@@ -367,9 +367,9 @@ class SpeedTrial::Impl::Drawing final : public LocalExecutor {
   Communicator& data_ranks() const override { return ranks_; }
   Tensor next_logits(const Batch& pass, const StepContext& step, KvCache& cache) override {
     counts_ = pass.ids.numel() == std::ssize(pass.spans);
-    const size_t first = trial_.taken.forward.front().size();
+    const size_t first = trial_.measured.forward.front().size();
     Tensor logits = LocalExecutor::next_logits(pass, step, cache);
-    for (std::vector<double>& seconds : trial_.taken.forward) {
+    for (std::vector<double>& seconds : trial_.measured.forward) {
       if (!counts_) seconds.resize(first);
     }
     rows = static_cast<double>(pass.ids.numel());
@@ -398,13 +398,13 @@ void SpeedTrial::Impl::draw() {
   forget();
   Drawing drawing(*this);
   job.block.draw(model, drawing, [&] { return drawing.go_on(); });
-  const double layers = usual(taken.forward, 0, config.layers);
-  drawn = {.layers = layers, .once = std::max(0.0, usual(drawing.passes) - layers), .rows = drawing.rows};
+  const double layers = clipped_mean(measured.forward, 0, config.layers);
+  drawn = {.layers = layers, .once = std::max(0.0, clipped_mean(drawing.passes) - layers), .rows = drawing.rows};
   forget();
 }
 
 PartSeconds SpeedTrial::Impl::seconds() const {
-  const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &part = model_work(job, tensor);
+  const ModelWork trial = trial_work(recipe, job, config, tensor, tokens), &rank_work = model_work(job, tensor);
   MemoryPool host;
   const auto [some, times] = detail::sample_job(job, detail::kMostTokens);
   const double rows = times * static_cast<double>(planned_batch(some, config, host).ids.numel());
@@ -412,9 +412,10 @@ PartSeconds SpeedTrial::Impl::seconds() const {
 
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
-  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, kept = std::max(lowest, recomputed);
-  const double forward = usual(taken.forward, lowest, config.layers);
-  const double backward[2] = {usual(taken.backward, kept, config.layers), usual(taken.backward, lowest, kept)};
+  const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, first_kept = std::max(lowest, recomputed);
+  const double forward = clipped_mean(measured.forward, lowest, config.layers);
+  const double backward[2] = {clipped_mean(measured.backward, first_kept, config.layers),
+                              clipped_mean(measured.backward, lowest, first_kept)};
   double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
   for (int64_t l = lowest; l < config.layers; ++l) {
     const LayerWork& work = trial.layers[static_cast<size_t>(l)];
@@ -432,38 +433,38 @@ PartSeconds SpeedTrial::Impl::seconds() const {
       backward_work[1] > 0 ? std::max(0.0, backward[1] - backward_speed * backward_work[1]) / forward_of_backward[1]
                            : forward_speed;
   PartSeconds result;
-  for (const LayerWork& work : part.layers) {
+  for (const LayerWork& work : rank_work.layers) {
     result.forward.push_back(forward_speed * work.forward);
     result.backward.push_back(backward_speed * work.backward);
     result.backward_recompute.push_back(result.backward.back() + recompute_speed * work.recompute);
   }
   result.forward_recompute = result.forward;
-  result.embed = scale * usual(taken.embed);
-  result.embed_backward = scale * usual(taken.embed_backward);
-  result.head = usual(taken.head) * part.head / trial.head;
+  result.embed = scale * clipped_mean(measured.embed);
+  result.embed_backward = scale * clipped_mean(measured.embed_backward);
+  result.head = clipped_mean(measured.head) * rank_work.head / trial.head;
   result.operation = forward_speed;
   if (drawn) {
     // Beyond what its operations would take in a pass of many tokens; in proportion to weights.
-    double all = 0;
-    for (const LayerWork& work : trial.layers) all += work.forward;
+    double forward_of_trial = 0;
+    for (const LayerWork& work : trial.layers) forward_of_trial += work.forward;
     const double share = drawn->rows / static_cast<double>(tokens);
-    const double beyond = std::max(0.0, drawn->layers - forward_speed * all * share);
-    for (const LayerWork& work : part.layers) {
-      result.draw.push_back(beyond * work.forward / scale / all);
+    const double overhead = std::max(0.0, drawn->layers - forward_speed * forward_of_trial * share);
+    for (const LayerWork& work : rank_work.layers) {
+      result.draw.push_back(overhead * work.forward / scale / forward_of_trial);
     }
     const double width = static_cast<double>(job.model.config.vocab_size) / static_cast<double>(config.vocab_size);
     result.draw_once = drawn->once * width;
   }
   const double values = static_cast<double>(optimizer->size());
-  result.zero_grad = usual(taken.zero_grad) / values;
-  result.accumulate = usual(taken.accumulate) / values;
-  result.update = usual(taken.update) / values;
+  result.zero_grad = clipped_mean(measured.zero_grad) / values;
+  result.accumulate = clipped_mean(measured.accumulate) / values;
+  result.update = clipped_mean(measured.update) / values;
   return result;
 }
 
-SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering,
+SpeedTrial::SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& tp_ranks, Communicator* gathering,
                        int threads, int64_t side_by_side, int64_t ranks)
-    : impl_(std::make_unique<Impl>(recipe, job, parts, gathering, threads, side_by_side, ranks)) {}
+    : impl_(std::make_unique<Impl>(recipe, job, tp_ranks, gathering, threads, side_by_side, ranks)) {}
 SpeedTrial::~SpeedTrial() = default;
 
 bool SpeedTrial::is_large(const PlanJob& job) {

@@ -17,11 +17,11 @@ class Communicator;
 /// vocabulary are fewer where the model is large, and where it is very large the width is less.
 class SpeedTrial {
  public:
-  /// parts: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
+  /// tp_ranks: the tensor-parallel ranks, which train together. gathering: ranks that gather the weights of every layer
   /// together, so each begins it when all have come as far; null: none. side_by_side: how many ranks have a trial on
   /// this machine at the same time, and share its memory. ranks: of the run; the trial has no more layers (but two, and
   /// one of each kind that comes early) than each of them would have of the model, and so no more memory.
-  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& parts, Communicator* gathering, int threads,
+  SpeedTrial(const Recipe& recipe, const PlanJob& job, Communicator& tp_ranks, Communicator* gathering, int threads,
              int64_t side_by_side, int64_t ranks);
   ~SpeedTrial();
 
@@ -31,11 +31,11 @@ class SpeedTrial {
   double operations() const;
 
   /// From now on what blocks keep for the backward pass (`recompute`: their inputs) waits in files in `directory`,
-  /// which are written once; by all `parts`. Throws IoError as SpillFile does.
+  /// which are written once; by all `tp_ranks`. Throws IoError as SpillFile does.
   void keep_in_file(const std::string& directory, Recompute recompute);
-  /// One step of one microbatch: forward, loss, backward, norm, update; by all `parts`. Returns its seconds.
+  /// One step of one microbatch: forward, loss, backward, norm, update; by all `tp_ranks`. Returns its seconds.
   double step();
-  /// Draws answers of job.block for about a second, with the model as it is; by all `parts`.
+  /// Draws answers of job.block for about a second, with the model as it is; by all `tp_ranks`.
   void draw();
   /// The means of the steps since forget(), scaled to the job's model by operations, and by values. After
   /// keep_in_file only what that says of recomputation was measured.
