@@ -1,4 +1,4 @@
-// The commands around a run, as processes: profile, report, compare, sweep, doctor, eval of choices, chat, manual.
+// The commands around a run, as processes: profile, report, compare, sweep, doctor, eval of choices, chat.
 
 #include <gtest/gtest.h>
 #include <pty.h>
@@ -6,58 +6,20 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/tests/assets.h"
-#include "nibble/tests/temporary_directory.h"
+#include "nibble/tests/cli/small_run.h"
 
 namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-struct Said {
-  int code = -1;
-  std::string text;
-};
-
-/// Runs `nibble WORDS` through a shell; standard output, or with " 2>&1" in the words both.
-Said nibble_says(const std::string& words) {
-  Said output;
-  std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words).c_str(), "r");
-  std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
-  const int status = pipe ? pclose(pipe) : -1;
-  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return output;
-}
-
-/// A recipe for the small model on a few sentences.
-struct SmallRun {
-  test::TemporaryDirectory directory;
-  fs::path model;
-
-  explicit SmallRun(const fs::path& base) : model(base) {
-    std::string lines;
-    for (int i = 0; i < 12; ++i) {
-      lines += json{{"prompt", "The dog"}, {"completion", " ran home " + std::to_string(i) + " times."}}.dump() + "\n";
-    }
-    test::write_bytes(directory / "d.jsonl", lines);
-    const json recipe = {
-        {"model", {{"path", base.string()}}},
-        {"adapter", {{"r", 4}}},
-        {"data", {{"train", (directory / "d.jsonl").string()}, {"max_length", 64}, {"eval_fraction", 0.25}}},
-        {"train", {{"steps", 4}, {"samples", 2}, {"eval_every", 2}, {"threads", 1}}},
-        {"output", {{"dir", (directory / "run").string()}}}};
-    test::write_bytes(recipe_file(), recipe.dump());
-  }
-  fs::path recipe_file() const { return directory / "r.json"; }
-  fs::path run() const { return directory / "run"; }
-};
+using test::nibble_says;
+using test::Said;
+using test::SmallRun;
 
 TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const std::filesystem::path model = test::data_path("stories-llama");
@@ -81,26 +43,6 @@ TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const json facts = json::parse(test::read_bytes(small.run() / "run.json"));
   EXPECT_EQ(facts["data"]["records"], 12);
   EXPECT_GT(facts["model"]["trained_parameters"], 0);
-}
-
-TEST(AroundARun, MergeWarnsWhereTheBaseIsNotTheRuns) {
-  const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
-  const Said trained = nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
-  ASSERT_EQ(trained.code, 0) << trained.text;
-  EXPECT_NE(trained.text.find("done: " + (small.run() / "adapter").string()), std::string::npos) << trained.text;
-  const std::string merge = "merge --adapter " + (small.run() / "adapter").string() + " --out ";
-  const Said unasked = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
-  EXPECT_EQ(unasked.code, 0) << unasked.text;
-  EXPECT_NE(unasked.text.find("warning: this adapter was trained on the base in nf4"), std::string::npos);
-  EXPECT_NE(unasked.text.find("nibble quantize --model " + model.string() + " --type nf4"), std::string::npos);
-  const Said asked = nibble_says(merge + (small.directory / "b").string() + " --base original 2>&1");
-  EXPECT_EQ(asked.text.find("warning"), std::string::npos) << asked.text;
-  const fs::path four_bit = small.directory / "nf4";
-  ASSERT_EQ(nibble_says("quantize --model " + model.string() + " --out " + four_bit.string()).code, 0);
-  const Said right = nibble_says(merge + (small.directory / "c").string() + " --model " + four_bit.string() + " 2>&1");
-  EXPECT_EQ(right.code, 0) << right.text;
-  EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
 }
 
 TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
@@ -143,16 +85,6 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
   EXPECT_NE(no_data.text.find("note: the whole run's time is not known: absent.jsonl"), std::string::npos);
 }
 
-// A copy of a model with another last byte of its weights.
-void change_last_byte(const fs::path& model, const fs::path& other) {
-  fs::create_directories(other);
-  fs::copy(model, other);
-  fs::permissions(other / "model.safetensors", fs::perms::owner_write, fs::perm_options::add);
-  std::fstream weights(other / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
-  weights.seekp(-1, std::ios::end);
-  weights.put(weights.peek() == 1 ? '\2' : '\1');
-}
-
 TEST(AroundARun, OneIsNotSaidAsMany) {
   const SmallRun small(test::data_path("stories-llama"));
   test::write_bytes(small.directory / "d.jsonl", R"({"prompt": "The dog", "completion": " ran home."})");
@@ -189,112 +121,6 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   const Said few = validated(20);
   EXPECT_EQ(few.code, 0) << few.text;
   EXPECT_NE(few.text.find("warning: 20 of 2,000 records have an empty answer"), std::string::npos) << few.text;
-}
-
-// The adapter alone, far from the run that made it.
-TEST(AroundARun, ACopiedAdapterKnowsItsBase) {
-  const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
-  const fs::path alone = small.directory / "alone", other = small.directory / "other";
-  fs::create_directories(alone);
-  fs::copy(small.run() / "adapter", alone);
-  fs::remove_all(small.run());
-  const std::string merge = "merge --adapter " + alone.string() + " --out ";
-  const Said right = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
-  EXPECT_EQ(right.code, 0) << right.text;
-  EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
-  change_last_byte(model, other);
-  const std::string into_other = " --model " + other.string();
-  const Said wrong = nibble_says(merge + (small.directory / "b").string() + into_other + " 2>&1");
-  EXPECT_EQ(wrong.code, 0) << wrong.text;
-  EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string() +
-                            ", where model.safetensors has other content"),
-            std::string::npos)
-      << wrong.text;
-  const Said meant = nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
-  EXPECT_EQ(meant.text.find("warning"), std::string::npos) << meant.text;
-}
-
-// An adapter on another base answers something, and nothing in the answer tells.
-TEST(AroundARun, EveryCommandWarnsOfAnotherBase) {
-  const fs::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
-  const std::string adapter = (small.run() / "adapter").string(), data = (small.directory / "d.jsonl").string();
-  const std::string out = (small.directory / "out").string();
-  const fs::path other = small.directory / "other";
-  change_last_byte(model, other);
-  for (const std::string& command : {
-           "eval --data " + data,
-           std::string("generate --prompt 'The dog' --max-new-tokens 2"),
-           std::string("chat --template plain < /dev/null"),
-           "logits --ids 1,4,5 --out " + out + "1.npy",
-           "export --out " + out + ".gguf",
-           "export --adapter-only --out " + out + "-a.gguf",
-       }) {
-    const std::string name = command.substr(0, command.find(' ')), rest = command.substr(name.size());
-    const auto with = [&](const fs::path& base, const std::string& more) {
-      return nibble_says(name + " --adapter " + adapter + " --model " + base.string() + more + rest + " 2>&1");
-    };
-    const Said right = with(model, "");
-    EXPECT_EQ(right.code, 0) << right.text;
-    EXPECT_EQ(right.text.find("warning: this adapter"), std::string::npos) << right.text;
-    const Said wrong = with(other, name == "export" ? " --force" : "");
-    EXPECT_EQ(wrong.code, 0) << wrong.text;
-    EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string() +
-                              ", where model.safetensors has other content"),
-              std::string::npos)
-        << command << "\n"
-        << wrong.text;
-  }
-  const Said in_4_bits = nibble_says("eval --quantize nf4 --adapter " + adapter + " --model " + model.string() +
-                                     " --data " + data + " 2>&1");
-  EXPECT_NE(in_4_bits.text.find("warning: this adapter was trained on the base without quantization; "
-                                "--quantize none gives that\n"),
-            std::string::npos)
-      << in_4_bits.text;
-  const std::string continued = "train " + small.recipe_file().string() + " adapter.path=" + adapter + " output.dir=";
-  const Said same_base = nibble_says(continued + out + "-same 2>&1");
-  EXPECT_EQ(same_base.code, 0) << same_base.text;
-  EXPECT_EQ(same_base.text.find("warning: this adapter"), std::string::npos) << same_base.text;
-  const Said other_base = nibble_says(continued + out + "-other model.path=" + other.string() + " 2>&1");
-  EXPECT_NE(other_base.text.find("warning: this adapter was trained on another base"), std::string::npos)
-      << other_base.text;
-  // A config.json as Python writes it, of which Mamba-2's has Infinity.
-  nlohmann::json config = nlohmann::json::parse(std::ifstream(other / "config.json"));
-  config["time_step_limit"] = "LIMIT";
-  std::string text = config.dump();
-  text.replace(text.find("\"LIMIT\""), 7, "[0.0, Infinity]");
-  fs::remove(other / "config.json");  // it may be a link
-  std::ofstream(other / "config.json") << text;
-  const Said infinite = nibble_says(continued + out + "-infinite model.path=" + other.string() + " 2>&1");
-  EXPECT_EQ(infinite.code, 0) << infinite.text;
-}
-
-// ... and of a base that is held otherwise than in the training.
-TEST(AroundARun, TheBitsThatTheBaseWasHeldInAreKnown) {
-  const fs::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1").code, 0);
-  const std::string named = " --adapter " + (small.run() / "adapter").string() + " --model ";
-  const std::string data = " --data " + (small.directory / "d.jsonl").string() + " 2>&1";
-  const std::string in_16_bits = "warning: this adapter was trained on the base in nf4; ";
-  const Said whole = nibble_says("eval" + named + model.string() + data);
-  EXPECT_NE(whole.text.find(in_16_bits + "--quantize nf4 gives that\n"), std::string::npos) << whole.text;
-  const Said held = nibble_says("eval --quantize nf4" + named + model.string() + data);
-  EXPECT_EQ(held.text.find("warning: this adapter"), std::string::npos) << held.text;
-  const std::string merge = "merge --out " + (small.directory / "m").string() + named;
-  const Said merged = nibble_says(merge + model.string() + " 2>&1");
-  EXPECT_NE(merged.text.find(in_16_bits + "nibble quantize --model " + model.string() + " --type nf4 --out "),
-            std::string::npos)
-      << merged.text;
-  const fs::path other = small.directory / "other";
-  change_last_byte(model, other);
-  const Said wrong = nibble_says(merge + other.string() + " --force 2>&1");
-  EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string()),
-            std::string::npos)
-      << wrong.text;
 }
 
 // A full run's model speaks as it was trained to, not as its base did.
@@ -480,20 +306,6 @@ TEST(AroundARun, DoctorLooksAtTheMachine) {
   const Said capped = nibble_says("doctor --quick --dir /tmp");
   unsetenv("NIBBLE_ISA");
   EXPECT_NE(capped.text.find("-> NIBBLE_ISA keeps nibble from this CPU's "), std::string::npos) << capped.text;
-}
-
-TEST(AroundARun, ManualPagesAndCompletionsComeFromTheCommands) {
-  const test::TemporaryDirectory directory;
-  ASSERT_EQ(nibble_says("man --out " + directory.path().string()).code, 0);
-  const std::string page = test::read_bytes(directory / "nibble-train.1");
-  EXPECT_TRUE(page.starts_with(".TH nibble-train 1"));
-  EXPECT_NE(page.find("\\-\\-profile"), std::string::npos);
-  for (const char* shell : {"bash", "zsh", "fish"}) {
-    const Said output = nibble_says(std::string("completion ") + shell);
-    EXPECT_EQ(output.code, 0);
-    EXPECT_NE(output.text.find("sagemaker-train"), std::string::npos) << shell;
-  }
-  EXPECT_EQ(nibble_says("completion tcsh 2>/dev/null").code, 2);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// nibble chat: how a conversation ends.
+// nibble chat: how a conversation goes and ends.
 
 #include <gmock/gmock.h>
 #include <pty.h>
@@ -8,10 +8,10 @@
 
 #include <array>
 #include <cstdlib>
-#include <map>
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
+#include "nibble/tests/cli/word_tokenizer.h"
 
 namespace nibble {
 namespace {
@@ -135,75 +135,9 @@ TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
               HasSubstr("the model's 24 positions are full: /reset forgets the conversation"));
 }
 
-// A tokenizer of the words w0 to w299, some of which are marks instead.
-std::string word_tokenizer(const std::map<int, std::string>& marks) {
-  nlohmann::json tokenizer = {{"normalizer", nullptr},
-                              {"pre_tokenizer", {{"type", "WhitespaceSplit"}}},
-                              {"post_processor", nullptr},
-                              {"decoder", nullptr},
-                              {"model", {{"type", "WordLevel"}, {"unk_token", "w0"}}}};
-  for (int id = 0; id < 300; ++id) {
-    tokenizer["model"]["vocab"][marks.contains(id) ? marks.at(id) : "w" + std::to_string(id)] = id;
-  }
-  for (const auto& [id, mark] : marks) {
-    tokenizer["added_tokens"].push_back({{"id", id},
-                                         {"content", mark},
-                                         {"single_word", false},
-                                         {"lstrip", false},
-                                         {"rstrip", false},
-                                         {"normalized", false},
-                                         {"special", true}});
-  }
-  return tokenizer.dump();
-}
-
-TEST_F(Chat, SamplesOfATrainingEndWhereItsTemplateEndsATurn) {
-  const int mark =
-      nlohmann::json::parse(run("generate --model me/small --ids 1,2 --max-new-tokens 1 --json").text)["ids"][0];
-  ASSERT_GT(mark, 3) << "what the model goes on with behind w1 w2";
-  create_directory(root_ / "marks");
-  test::write_bytes(root_ / "marks/tokenizer.json", word_tokenizer({{mark, "<|im_end|>"}}));
-  test::write_bytes(root_ / "d.jsonl",
-                    R"({"messages": [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2 w3"}]})");
-  test::write_bytes(root_ / "t.jinja",
-                    "{% for m in messages %}{{ m.content + (' <|im_end|>' if m.role == 'assistant' else ' ') }}"
-                    "{% endfor %}");
-  test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},
-    "adapter": {"r": 2}, "data": {"train": "d.jsonl"}, "train": {"steps": 1, "samples": 1},
-    "output": {"dir": "run", "force": true}})");
-  const auto first_sample = [&](const std::string& more) {
-    const Said trained = run("train r.json" + more);
-    EXPECT_EQ(trained.code, 0) << trained.text;
-    const std::string lines = test::read_bytes(root_ / "run/samples.jsonl");
-    return nlohmann::json::parse(lines.substr(0, lines.find('\n')));
-  };
-  const nlohmann::json by_file = first_sample(" data.template=t.jinja");
-  EXPECT_EQ(by_file["text"], "") << by_file;
-  test::write_bytes(root_ / "marks/chat_template.jinja", test::read_bytes(root_ / "t.jinja"));
-  EXPECT_EQ(first_sample(""), by_file) << "the tokenizer's own";
-}
-
-// Models have more rows than their tokenizers ids, for the sake of speed.
-TEST_F(Chat, TextHasOnlyTokensThatTheTokenizerKnows) {
-  nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
-  config["vocab_size"] = 3000;
-  test::write_bytes(root_ / "padded.json", config.dump());
-  ASSERT_EQ(run("init --config padded.json --out padded").code, 0);
-  test::write_bytes(root_ / "padded/tokenizer.json", word_tokenizer({{299, "<|im_end|>"}}));
-  for (const char* how : {"--prompt w1", "--prompt w1 --temperature 1", "--ids 1 --temperature 1 --top-k 2000"}) {
-    const Said output = run("generate --model padded --max-new-tokens 20 --json " + std::string(how));
-    ASSERT_EQ(output.code, 0) << output.text;
-    const auto parsed = nlohmann::json::parse(output.text);
-    for (const int id : parsed["ids"]) EXPECT_LT(id, 300);
-  }
-  test::write_bytes(root_ / "talk", "w1\n");
-  const Said answered = run("chat --model padded --template plain --temperature 1 --max-new-tokens 20 < talk");
-  EXPECT_EQ(answered.code, 0) << answered.text;
-}
-
 TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
   create_directory(root_ / "marks");
-  test::write_bytes(root_ / "marks/tokenizer.json", word_tokenizer({{300, "<|im_start|>"}, {301, "<|im_end|>"}}));
+  test::write_bytes(root_ / "marks/tokenizer.json", test::word_tokenizer({{300, "<|im_start|>"}, {301, "<|im_end|>"}}));
   test::write_bytes(root_ / "d.jsonl",
                     R"({"messages": [{"role": "user", "content": "w1"}, {"role": "assistant", "content": "w2"}]})");
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small", "tokenizer": "marks"},

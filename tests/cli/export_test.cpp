@@ -1,40 +1,14 @@
 // nibble export, seen from outside.
 
-#include <gmock/gmock.h>
-
 #include <cstdlib>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/small_model.h"
+#include "nibble/tests/cli/trained_model.h"
 
 namespace nibble {
 namespace {
 
-using test::SmallModel;
-
-class Export : public SmallModel {
- protected:
-  /// A model of 80,000 weights, and an adapter for it in run/adapter.
-  void SetUp() override {
-    SmallModel::SetUp();
-    nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
-    config["hidden_size"] = 64;
-    config["intermediate_size"] = 128;
-    test::write_bytes(root_ / "wide.json", config.dump());
-    ASSERT_EQ(run("init --config wide.json --out wide").code, 0);
-    for (const auto& file : std::filesystem::directory_iterator(root_ / "tokenizer")) {
-      if (!exists(root_ / "wide" / file.path().filename())) {
-        copy(file.path(), root_ / "wide" / file.path().filename());
-      }
-    }
-    test::write_bytes(root_ / "d.jsonl", "{\"text\": \"What is it? It is this, or that.\"}\n");
-    test::write_bytes(root_ / "r.json",
-                      R"({"model": {"path": "wide"}, "adapter": {"r": 2}, "data": {"train": "d.jsonl"},
-                                            "train": {"steps": 1, "threads": 1}, "output": {"dir": "run"}})");
-    const Said trained = run("train r.json");
-    ASSERT_EQ(trained.code, 0) << trained.text;
-  }
-};
+class Export : public test::TrainedModel {};
 
 // No file larger than the result is written on the way: the merged model in f32 would be 320 KB.
 TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
@@ -63,19 +37,6 @@ TEST_F(Export, AModelWithoutATokenizerIsExportedWithoutOneAndThatIsSaid) {
   EXPECT_EQ(run("export --model wide --out wide.gguf").text.find("has no tokenizer"), std::string::npos);
 }
 
-TEST_F(Export, MergedIn4BitsAgainItSaysWhatThatCosts) {
-  ASSERT_EQ(run("quantize --model wide --out wide-nf4").code, 0);
-  ASSERT_EQ(run("train r.json model.path=wide-nf4 output.dir=run-nf4 optimizer.lr=1e-6").code, 0);
-  const std::string merge = "merge --adapter run-nf4 --model wide-nf4 --out merged --force ";
-  const Said rounded = run(merge + "--dtype nf4");
-  EXPECT_EQ(rounded.code, 0) << rounded.text;
-  EXPECT_NE(rounded.text.find("warning: rounding to 4 bits again moves weights as far as the adapter does"),
-            std::string::npos)
-      << rounded.text;
-  EXPECT_NE(rounded.text.find(" on average by rounding to 4 bits again\n"), std::string::npos) << rounded.text;
-  EXPECT_EQ(run(merge + "--dtype bf16").text.find("4 bits again"), std::string::npos);
-}
-
 // Of a command with two outputs.
 TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   const std::string words = "export --model wide --out m.gguf --modelfile out/Modelfile";
@@ -89,45 +50,6 @@ TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
       run("export --model wide --out n.gguf --modelfile 'out/a b'").text.find("ollama create NAME -f 'out/a b'\n"),
       std::string::npos)
       << "as a shell reads it";
-  EXPECT_EQ(run("report run --out page.html --plots m.gguf/plots").code, 4);
-  EXPECT_FALSE(exists(root_ / "page.html"));
-}
-
-TEST_F(Export, PagesReplaceNoFileOfOthersUnasked) {
-  for (const std::string words : {"report run --out page.html", "compare run --out page.html"}) {
-    for (const std::string more : {"", " --force"}) {
-      test::write_bytes(root_ / "page.html", "<!doctype html>\n<title>My thesis</title>");
-      const Said kept = run(words + more);
-      EXPECT_EQ(kept.code, 2) << words;
-      EXPECT_EQ(kept.text,
-                "error: page.html: is no page of nibble; choose another name, or replace it with --force=anything\n");
-      EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("My thesis</title>")) << words;
-    }
-    for (const std::string more : {" --force=anything", "", " --force"}) {
-      const Said written = run(words + more);
-      EXPECT_EQ(written.code, 0) << written.text;
-      EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("</html>\n")) << words;
-    }
-  }
-  EXPECT_EQ(run("report run").code, 0) << "over the page that train wrote";
-  test::write_bytes(root_ / "run/report.html", "notes");
-  EXPECT_EQ(run("report run").code, 2);
-  test::write_bytes(root_ / "run/report.html", "");
-  test::write_bytes(root_ / "loss.svg", "<svg>mine</svg>");
-  EXPECT_EQ(run("report run --plots .").code, 2);
-  EXPECT_EQ(test::read_bytes(root_ / "loss.svg"), "<svg>mine</svg>");
-  for (const char* more : {" --force=anything", ""}) EXPECT_EQ(run("report run --plots ." + std::string(more)).code, 0);
-  EXPECT_GT(std::filesystem::file_size(root_ / "loss.svg"), 100u);
-}
-
-TEST_F(Export, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
-  const std::string help = run("--help").text;
-  const size_t heading = help.find("Tools for checking");
-  ASSERT_NE(heading, std::string::npos) << help;
-  for (const char* tool : {"logits", "gradients", "tokenize ", "template"}) {
-    EXPECT_GT(help.find("\n  " + std::string(tool)), heading) << tool;
-  }
-  EXPECT_LT(help.find("\n  train"), heading);
 }
 
 }  // namespace
