@@ -30,16 +30,6 @@ TEST(SectionRecorder, RecordsThePiecesThatSoManyThreadsGet) {
   EXPECT_TRUE(recorder.finish().front().pieces.empty());
 }
 
-TEST(SectionRecorder, ThreadsAreAsBeforeWhenItIsGone) {
-  const int before = threads();
-  {
-    const SectionRecorder recorder(before + 5);
-    EXPECT_EQ(SectionRecorder::active(), &recorder);
-  }
-  EXPECT_EQ(SectionRecorder::active(), nullptr);
-  EXPECT_EQ(threads(), before);
-}
-
 TEST(SectionRecorder, RecordsWhatPiecesWaitFor) {
   SectionRecorder recorder(2);
   const auto progress = std::make_unique<PieceProgress[]>(3);
