@@ -11,7 +11,7 @@ namespace nibble::ops {
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
                    Tensor& dlogits, const Tensor& weights = {});
 
-/// What there is to tell of a row's probabilities p beside the loss: the rows of `told` below.
+/// What there is to tell of a row's probabilities p beside the loss: the rows of `token_statistics` below.
 enum class TokenStatistic : uint8_t {
   collision,   ///< log sum p^2
   entropy,     ///< -sum p log p
@@ -27,9 +27,10 @@ inline constexpr int64_t kTokenStatistics = 4;
 /// is the first of the largest here (1 or 0; -1: it is in another shard).
 void cross_entropy_statistics(const Tensor& logits, const Tensor& targets, float softcap, Tensor& statistics);
 /// Then, from those of all P shards [P * 3, N]: row_max and row_sumexp [N] f32 over all columns, and losses [N] f32.
-/// told (may be undefined; [4, N] f32; from statistics [P * 7, N]): see TokenStatistic; the mean
-/// logit as a sum still.
-void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses, Tensor& told);
+/// token_statistics (may be undefined; [4, N] f32; from statistics [P * 7, N]): see TokenStatistic; the mean logit as a
+/// sum still.
+void cross_entropy_merge(const Tensor& statistics, Tensor& row_max, Tensor& row_sumexp, Tensor& losses,
+                         Tensor& token_statistics);
 /// Then dlogits (as above) of these columns.
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const Tensor& row_max,
                             const Tensor& row_sumexp, float softcap, float scale, Tensor& dlogits,

@@ -129,16 +129,16 @@ class TensorParallel final : public LayerSharding {
   }
 
   Tensor cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max, Tensor& row_sumexp,
-                       Tensor& losses, Tensor& told, const StepContext& step) const override {
+                       Tensor& losses, Tensor& token_statistics, const StepContext& step) const override {
     Tensor own = own_targets(targets, shard_.vocabulary, step.pool());
     // Each rank fills the rows of its own columns, the sum is all of them.
-    const int64_t width = told ? 7 : 3;
+    const int64_t width = token_statistics ? 7 : 3;
     Tensor statistics =
         Tensor::zeros(step.pool(), {width * shard_.tp_size, logits.dim(0)}, DType::f32, "statistics of logits");
     Tensor mine = statistics.rows(width * shard_.tp_rank, width * shard_.tp_rank + width);
     ops::cross_entropy_statistics(logits, own, softcap, mine);
     all_reduce("sum logits", statistics);
-    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, told);
+    ops::cross_entropy_merge(statistics, row_max, row_sumexp, losses, token_statistics);
     return own;
   }
 
