@@ -43,16 +43,16 @@ void ActivationPolicy::apply(Decoder& model) const {
 ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
                                    const std::filesystem::path& run_directory, RankContext& rank,
                                    const Observer& observer) {
-  const auto& asked = recipe.train.gradient_checkpointing;
+  const auto& granularity = recipe.train.gradient_checkpointing;
   ActivationPolicy policy;
-  policy.recompute_below = asked == Recompute::block ? own.end : 0;
-  if (asked && !recipe.parallel.offload_activations) return policy;
+  policy.recompute_below = granularity == Recompute::block ? own.end : 0;
+  if (granularity && !recipe.parallel.offload_activations) return policy;
 
   const PlanJob job = plan_job(recipe);
   PlanLayout layout = plan_layout(recipe);
   const int64_t budget = least_of_all(static_cast<int64_t>(rank.pool.budget()), rank.comm);
   const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);
-  if (!asked) {
+  if (!granularity) {
     // Without a budget the ranks are taken to be on this machine, with a tenth left to others.
     const int64_t free = this_machine().usable_memory(rank.comm.size()) / 10 * 9;
     const int64_t room = budget > 0 ? budget : least_of_all(free, rank.comm);

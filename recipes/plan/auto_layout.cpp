@@ -40,15 +40,15 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
 }  // namespace
 
 Recipe with_layout(const Recipe& recipe, RankContext& rank, const Observer& observer) {
-  const ParallelRecipe& asked = recipe.parallel;
+  const ParallelRecipe& degrees = recipe.parallel;
   const int ranks = rank.comm.size();
-  if (ranks > 1 && asked.pipeline == 1 && asked.replicate == 1 && asked.shard == 1 && asked.tensor == 1) {
+  if (ranks > 1 && degrees.pipeline == 1 && degrees.replicate == 1 && degrees.shard == 1 && degrees.tensor == 1) {
     Recipe copies = recipe;
     copies.parallel.replicate = ranks;
     if (rank.comm.rank() == 0) observer.message("layout: " + describe(plan_layout(copies)) + ", as no degree is given");
     return copies;
   }
-  if (asked.pipeline != 0 && asked.replicate != 0 && asked.shard != 0 && asked.tensor != 0) return recipe;
+  if (degrees.pipeline != 0 && degrees.replicate != 0 && degrees.shard != 0 && degrees.tensor != 0) return recipe;
   const PlanJob job = plan_job(recipe);
   const MachineSpeed speed =
       measure_machine(recipe, job, planned_tensor_degrees(recipe, job, rank.comm.size()), rank.threads, rank.comm);

@@ -51,15 +51,15 @@ void validate_checkpoint(const Recipe& recipe) {
 
 // Names and shapes only: what the adapter would sit on.
 void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
-                    DryRun& found) {
+                    DryRun& result) {
   LocalRank rank;
   Decoder model = plan_decoder(config, rank.context());
-  model.visit([&](const Parameter& parameter) { found.parameters += parameter.value.numel(); });
+  model.visit([&](const Parameter& parameter) { result.parameters += parameter.value.numel(); });
   check_teacher(recipe, rows);
   if (recipe.objective.type == ObjectiveType::ppo) model_config(value_base(recipe));  // refuses what is no value model
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;
-  found.adapted_modules = static_cast<int64_t>(plan->modules.size());
+  result.adapted_modules = static_cast<int64_t>(plan->modules.size());
   for (const std::string& note : plan->notes) observer.message("warning: " + note);
 }
 
@@ -85,31 +85,31 @@ DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews)
   const TrainingData data(recipe, config, encoder, observer);
 
   if (rows > config.vocab_size) observer.message(added_tokens_note(config.vocab_size, rows));
-  DryRun found;
+  DryRun result;
   validate_checkpoint(recipe);
-  validate_model(recipe, config, rows, observer, found);
+  validate_model(recipe, config, rows, observer, result);
   try_output(recipe.output.dir);
-  found.total_steps = data.total_steps();
-  found.first_step = data.step_info(1);
+  result.total_steps = data.total_steps();
+  result.first_step = data.step_info(1);
   const Dataset& dataset = data.train().dataset();
-  found.report = dataset.report();
-  found.format = recipe.data.format;
+  result.report = dataset.report();
+  result.format = recipe.data.format;
   int64_t records = 0;  // of which one may have several samples
   for (int64_t i = 0; i < dataset.size(); ++i) {
     records += !dataset.continues_group(i);
     if (records > previews) break;
-    found.previews.push_back(dataset.preview(i, encoder));
+    result.previews.push_back(dataset.preview(i, encoder));
   }
   if (recipe.has_rollouts() && recipe.objective.rollout.file.empty()) check_prompts(recipe, config, dataset);
   if (!recipe.all_rewards().empty()) check_rewards(recipe, dataset);
-  if (found.format != DataFormat::labeled && !recipe.has_rollouts()) {
-    found.samples_without_end = count_without_end(dataset, config, tokenizer, recipe.data.chat_template);
+  if (result.format != DataFormat::labeled && !recipe.has_rollouts()) {
+    result.samples_without_end = count_without_end(dataset, config, tokenizer, recipe.data.chat_template);
   }
-  if (found.samples_without_end > 0) {
-    observer.message("warning: " + count_text(found.samples_without_end, "sample trains", "samples train") +
+  if (result.samples_without_end > 0) {
+    observer.message("warning: " + count_text(result.samples_without_end, "sample trains", "samples train") +
                      " no token that ends a text; a model trained on these data does not learn to stop");
   }
-  return found;
+  return result;
 }
 
 }  // namespace nibble

@@ -111,8 +111,8 @@ std::string explain(const RecipePlan& plan) {
 }  // namespace
 
 const PlannedLayout* RecipePlan::first_fit() const {
-  const auto found = std::ranges::find_if(ladder, &PlannedLayout::fits);
-  return found == ladder.end() ? nullptr : &*found;
+  const auto fitting = std::ranges::find_if(ladder, &PlannedLayout::fits);
+  return fitting == ladder.end() ? nullptr : &*fitting;
 }
 
 std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob& job, int64_t ranks) {

@@ -252,9 +252,9 @@ struct SpeedTrial::Impl {
     double weights = 0;
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
-    const double most = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
-    const double wanted = std::max(64.0, most / (6 * weights));
-    tokens = std::min(job.tokens, static_cast<int64_t>(wanted));
+    const double operations = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
+    const double trial_tokens = std::max(64.0, operations / (6 * weights));
+    tokens = std::min(job.tokens, static_cast<int64_t>(trial_tokens));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);
     recomputed = config.layers / 2;  // the lower layers show what recomputing costs

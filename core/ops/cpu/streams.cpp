@@ -79,12 +79,12 @@ HWY_INLINE float mean_square(const float* row, int64_t width) {
 
 void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) {
   const int64_t width = x.dim(1);
-  const float *from = x.data<const float>(), *wanted = like.data<const float>();
+  const float *from = x.data<const float>(), *likes = like.data<const float>();
   float* to = y.data<float>();
   parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
     const float* row = from + t * width;
     const float clamped_square = std::max(mean_square(row, width), kLeastMeanSquare);
-    const V factor = splat(std::sqrt(mean_square(wanted + t * width, width) / clamped_square));
+    const V factor = splat(std::sqrt(mean_square(likes + t * width, width) / clamped_square));
     for_lanes(width, [=](int64_t i, auto lanes)
                          HWY_ATTR { store(hn::Mul(load(row + i, lanes), factor), to + t * width + i, lanes); });
   });
@@ -92,19 +92,19 @@ void match_rms_forward(const Tensor& x, const Tensor& like, Tensor& y) {
 
 void match_rms_backward(const Tensor& dy, const Tensor& x, const Tensor& like, Tensor& dx, Tensor& dlike) {
   const int64_t width = x.dim(1);
-  const float *gradients = dy.data<const float>(), *from = x.data<const float>(), *wanted = like.data<const float>();
+  const float *gradients = dy.data<const float>(), *from = x.data<const float>(), *likes = like.data<const float>();
   float *to = dx.data<float>(), *to_like = dlike.data<float>();
   parallel_each(x.dim(0), kRows, [=](int64_t t) HWY_ATTR {
     const int64_t at = t * width;
-    const float square = mean_square(from + at, width), goal = mean_square(wanted + at, width);
-    const float clamped_square = std::max(square, kLeastMeanSquare), factor = std::sqrt(goal / clamped_square);
+    const float square = mean_square(from + at, width), like_square = mean_square(likes + at, width);
+    const float clamped_square = std::max(square, kLeastMeanSquare), factor = std::sqrt(like_square / clamped_square);
     const float share = product(gradients + at, from + at, width) * factor / static_cast<float>(width);
     const V scale = splat(factor), by_x = splat(square >= kLeastMeanSquare ? share / clamped_square : 0),
-            by_like = splat(goal > 0 ? share / goal : 0);
+            by_like = splat(like_square > 0 ? share / like_square : 0);
     for_lanes(width, [=](int64_t i, auto lanes) HWY_ATTR {
       const int64_t k = at + i;
       const V own = hn::NegMulAdd(by_x, load(from + k, lanes), hn::Mul(scale, load(gradients + k, lanes)));
-      store(hn::MulAdd(by_like, load(wanted + k, lanes), load(to_like + k, lanes)), to_like + k, lanes);
+      store(hn::MulAdd(by_like, load(likes + k, lanes), load(to_like + k, lanes)), to_like + k, lanes);
       store(own, to + k, lanes);
     });
   });

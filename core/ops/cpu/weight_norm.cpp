@@ -75,13 +75,13 @@ void low_rank_norms(const Tensor& magnitudes, const Tensor& w_squares, const Ten
 }
 
 void set_row_norms(const Tensor& lengths, Tensor& rows) {
-  const float* wanted = lengths.data<const float>();
+  const float* norms = lengths.data<const float>();
   float* values = rows.data<float>();
   const int64_t in = rows.dim(1);
   parallel_each(rows.dim(0), kRowGrain, [=](int64_t n) {
     const double norm = std::sqrt(square_sum(values + n * in, in));
     if (norm == 0) return;
-    const auto factor = static_cast<float>(wanted[n] / norm);
+    const auto factor = static_cast<float>(norms[n] / norm);
     for (int64_t i = 0; i < in; ++i) values[n * in + i] *= factor;
   });
 }

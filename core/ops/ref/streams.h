@@ -61,14 +61,14 @@ template <typename Real>
 void match_rms_backward(const Real* dy, const Real* x, const Real* like, int64_t tokens, int64_t width, Real* dx,
                         Real* dlike) {
   for (int64_t t = 0; t < tokens; ++t, dy += width, x += width, like += width, dx += width, dlike += width) {
-    const Real square = mean_square(x, width), wanted = mean_square(like, width);
+    const Real square = mean_square(x, width), like_square = mean_square(like, width);
     const Real clamped_square = std::max(square, static_cast<Real>(kLeastMeanSquare));
-    const Real factor = std::sqrt(wanted / clamped_square);
+    const Real factor = std::sqrt(like_square / clamped_square);
     Real dot = 0;
     for (int64_t d = 0; d < width; ++d) dot += dy[d] * x[d];
     const Real by_x =
         square >= static_cast<Real>(kLeastMeanSquare) ? dot * factor / (clamped_square * static_cast<Real>(width)) : 0;
-    const Real by_like = wanted > 0 ? dot * factor / (wanted * static_cast<Real>(width)) : 0;
+    const Real by_like = like_square > 0 ? dot * factor / (like_square * static_cast<Real>(width)) : 0;
     for (int64_t d = 0; d < width; ++d) {
       dlike[d] += by_like * like[d];
       dx[d] = factor * dy[d] - by_x * x[d];

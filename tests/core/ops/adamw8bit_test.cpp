@@ -44,9 +44,10 @@ TEST_P(AdamW8BitTest, FollowsBitsandbytes) {
     EXPECT_LE(codes_off(v.codes, golden.at("v" + at)), 2) << "step " << step;
     expect_close(m.absmax, values_of(golden.at("m_absmax" + at).clone(pool())), 1e-6, 0, "absmax of m");
     expect_close(v.absmax, values_of(golden.at("v_absmax" + at).clone(pool())), 1e-6, 0, "absmax of v");
-    const Values want = values_of(golden.at("w" + at).clone(pool())), got = values_of(w);
+    const Values expected = values_of(golden.at("w" + at).clone(pool())), actual = values_of(w);
     int64_t far = 0;
-    for (size_t i = 0; i < want.size(); ++i) far += std::abs(got[i] - want[i]) > 1e-6 * (std::abs(want[i]) + 1e-3);
+    for (size_t i = 0; i < expected.size(); ++i)
+      far += std::abs(actual[i] - expected[i]) > 1e-6 * (std::abs(expected[i]) + 1e-3);
     EXPECT_LE(far, 4) << "step " << step;
   }
 }

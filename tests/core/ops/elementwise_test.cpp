@@ -166,9 +166,11 @@ TEST_P(FillTest, NormalHasTheBitsOfItsReference) {
     ops::fill_normal(x, std, seed, purpose);
     ops::fill_normal(narrow, std, seed, purpose);
     for (int64_t i = 0; i < count; ++i) {
-      const float wanted = ops::ref::normal_quad(i / 4, std, seed, purpose)[static_cast<size_t>(i % 4)];
-      ASSERT_EQ(std::bit_cast<uint32_t>(x.data<const float>()[i]), std::bit_cast<uint32_t>(wanted)) << "element " << i;
-      ASSERT_EQ(static_cast<float>(narrow.data<const bf16>()[i]), static_cast<float>(bf16(wanted))) << "element " << i;
+      const float expected = ops::ref::normal_quad(i / 4, std, seed, purpose)[static_cast<size_t>(i % 4)];
+      ASSERT_EQ(std::bit_cast<uint32_t>(x.data<const float>()[i]), std::bit_cast<uint32_t>(expected))
+          << "element " << i;
+      ASSERT_EQ(static_cast<float>(narrow.data<const bf16>()[i]), static_cast<float>(bf16(expected)))
+          << "element " << i;
     }
   }
 }

@@ -60,14 +60,14 @@ TEST(Route, ChoosesAndWeighsAsTheReference) {
     for (const Routing& routing : all_routings()) {
       const auto [chosen, weights] = route(logits, correction, routing);
       const Values values = values_of(logits), corrections = correction ? values_of(correction) : Values();
-      Values wanted;
+      Values expected;
       for (int64_t t = 0; t < kTokens; ++t) {
         const double* row = values.data() + t * kExperts;
         const auto best = ops::ref::choose(row, correction ? corrections.data() : nullptr, kExperts, routing);
         EXPECT_EQ(row_of(chosen, t), best);
-        for (const double weight : ops::ref::router_weights(row, kExperts, best, routing)) wanted.push_back(weight);
+        for (const double weight : ops::ref::router_weights(row, kExperts, best, routing)) expected.push_back(weight);
       }
-      expect_close(weights, wanted, 1e-6, 1e-9, "weights");
+      expect_close(weights, expected, 1e-6, 1e-9, "weights");
     }
   }
 }
@@ -114,14 +114,14 @@ TEST(Route, BackwardMatchesTheReference) {
     Tensor dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
     ops::route_backward(dweights, logits, chosen, routing, dlogits);
     const Values values = values_of(logits), upstream = values_of(dweights);
-    Values wanted;
+    Values expected;
     for (int64_t t = 0; t < kTokens; ++t) {
       for (const double gradient : ops::ref::router_gradient(
                upstream.data() + t * routing.k, values.data() + t * kExperts, kExperts, row_of(chosen, t), routing)) {
-        wanted.push_back(gradient);
+        expected.push_back(gradient);
       }
     }
-    expect_close(dlogits, wanted, 1e-5, 1e-7, "dlogits");
+    expect_close(dlogits, expected, 1e-5, 1e-7, "dlogits");
   }
 }
 
@@ -129,10 +129,10 @@ TEST(RouterBalance, CountsInWholeNumbersWhatTheReferenceSums) {
   const Tensor logits = random_tensor({kTokens, kExperts}, DType::f32, 1, 2);
   Tensor sums = Tensor::zeros(pool(), {kExperts}, DType::i64);
   ops::router_balance(logits, sums);
-  Values wanted(kExperts);
-  ops::ref::router_balance(values_of(logits).data(), kTokens, kExperts, wanted.data());
-  for (size_t e = 0; e < wanted.size(); ++e) {
-    EXPECT_NEAR(static_cast<double>(sums.data<const int64_t>()[e]) / ops::kBalanceUnit, wanted[e], 1e-6);
+  Values expected(kExperts);
+  ops::ref::router_balance(values_of(logits).data(), kTokens, kExperts, expected.data());
+  for (size_t e = 0; e < expected.size(); ++e) {
+    EXPECT_NEAR(static_cast<double>(sums.data<const int64_t>()[e]) / ops::kBalanceUnit, expected[e], 1e-6);
   }
   // Rows in two parts, the later first: the same bits.
   Tensor parts = Tensor::zeros(pool(), {kExperts}, DType::i64);

@@ -106,12 +106,13 @@ void expect_equal_to_reference(const Case& k, const Operands& before, const Tens
   ref::matmul(values(before.a).data(), k.form == Form::tn, values(before.b, k.a == DType::bf16).data(),
               k.form == Form::nt, k.rows, k.columns, k.depth, static_cast<double>(k.alpha), k.accumulate,
               expected.data());
-  const std::vector<double> got = values(result);
+  const std::vector<double> actual = values(result);
   const auto depth = static_cast<double>(k.depth);
   const double sum_error = std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) * std::abs(k.alpha) + 1e-7;
   const double rounding = k.c == DType::bf16 ? 1.0 / 256 : 2e-7;
-  for (size_t i = 0; i < got.size(); ++i) {
-    ASSERT_NEAR(got[i], expected[i], sum_error + rounding * std::abs(expected[i])) << describe(k) << " element " << i;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], sum_error + rounding * std::abs(expected[i]))
+        << describe(k) << " element " << i;
   }
 }
 

@@ -47,15 +47,15 @@ TEST_P(StreamsTest, MatchedRowsAreThoseOfTheReference) {
   const Tensor dy = random_tensor(x.shape(), DType::f32, 3);
   Tensor y = Tensor::empty(pool(), x.shape(), DType::f32), dlike = random_tensor(x.shape(), DType::f32, 4);
   Tensor dx = dy.clone(pool());
-  Values wanted(small.size()), wanted_dx(small.size()), wanted_dlike = values_of(dlike);
-  ops::ref::match_rms_forward(values_of(x).data(), values_of(like).data(), tokens, width, wanted.data());
+  Values expected(small.size()), expected_dx(small.size()), expected_dlike = values_of(dlike);
+  ops::ref::match_rms_forward(values_of(x).data(), values_of(like).data(), tokens, width, expected.data());
   ops::ref::match_rms_backward(values_of(dy).data(), values_of(x).data(), values_of(like).data(), tokens, width,
-                               wanted_dx.data(), wanted_dlike.data());
+                               expected_dx.data(), expected_dlike.data());
   ops::match_rms_forward(x, like, y);
   ops::match_rms_backward(dx, x, like, dx, dlike);  // in its own place
-  expect_close(y, wanted, 2e-6, 1e-6, "y");
-  expect_close(dx, wanted_dx, 1e-5, 1e-4, "dx");
-  expect_close(dlike, wanted_dlike, 1e-5, 1e-5, "dlike");
+  expect_close(y, expected, 2e-6, 1e-6, "y");
+  expect_close(dx, expected_dx, 1e-5, 1e-4, "dx");
+  expect_close(dlike, expected_dlike, 1e-5, 1e-5, "dlike");
 }
 
 TEST_P(StreamsTest, GaussianTopkIsItsReference) {

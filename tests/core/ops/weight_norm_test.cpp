@@ -74,12 +74,12 @@ TEST_F(WeightNormTest, ColumnsAreScaledAndTheirGradientsSummed) {
     for (int64_t n = 0; n < 130; ++n) {
       double sum = 0;
       for (int64_t t = 0; t < 37; ++t) {
-        const float wanted = at(x, t * 130 + n) * (factors.data<const float>()[n] - 1);
-        EXPECT_EQ(at(y, t * 130 + n), dtype == DType::f32 ? wanted : static_cast<float>(bf16(wanted)));
+        const float expected = at(x, t * 130 + n) * (factors.data<const float>()[n] - 1);
+        EXPECT_EQ(at(y, t * 130 + n), dtype == DType::f32 ? expected : static_cast<float>(bf16(expected)));
         sum += double{at(dy, t * 130 + n)} * at(x, t * 130 + n);
       }
-      const double wanted = before.data<const float>()[n] + sum / norms.data<const float>()[n];
-      EXPECT_NEAR(dm.data<const float>()[n], wanted, 1e-5 * (1 + std::abs(wanted)));
+      const double expected = before.data<const float>()[n] + sum / norms.data<const float>()[n];
+      EXPECT_NEAR(dm.data<const float>()[n], expected, 1e-5 * (1 + std::abs(expected)));
     }
   }
 }

@@ -133,14 +133,14 @@ TEST(WeightView, DotsOfOneRowAreCloserToTheMatrixThanItsWeightsInBf16) {
   ASSERT_TRUE(cpu::WeightPanels(view, isa()).dots(0, kOut, x.data<const bf16>(), y.data()));
   double of_dots = 0, of_rounded = 0;
   for (int64_t row = 0; row < kOut; ++row) {
-    double wanted = 0, by_rounded = 0;
+    double exact_dot = 0, rounded_dot = 0;
     for (int64_t i = 0; i < kIn; ++i) {
       const double of_x = static_cast<double>(static_cast<float>(x.data<const bf16>()[i]));
-      wanted += of_x * static_cast<double>(exact.data<const float>()[row * kIn + i]);
-      by_rounded += of_x * static_cast<double>(static_cast<float>(rounded.data<const bf16>()[row * kIn + i]));
+      exact_dot += of_x * static_cast<double>(exact.data<const float>()[row * kIn + i]);
+      rounded_dot += of_x * static_cast<double>(static_cast<float>(rounded.data<const bf16>()[row * kIn + i]));
     }
-    of_dots += std::pow(static_cast<double>(y[static_cast<size_t>(row)]) - wanted, 2);
-    of_rounded += std::pow(by_rounded - wanted, 2);
+    of_dots += std::pow(static_cast<double>(y[static_cast<size_t>(row)]) - exact_dot, 2);
+    of_rounded += std::pow(rounded_dot - exact_dot, 2);
   }
   EXPECT_LT(of_dots, 0.5 * of_rounded);
 }
@@ -177,9 +177,9 @@ TEST(WeightView, ASliceHasTheRowsOfTheWhole) {
     const Tensor rows = expanded(pool, m, DType::f32).rows(begin, end);
     for (const WeightView& whole : {WeightView(m, "test"), WeightView(expanded(pool, m, DType::f32))}) {
       const WeightView slice = whole.slice_rows(begin / 2, end).slice_rows(begin - begin / 2, end - begin / 2);
-      Tensor got = Tensor::empty(pool, {slice.rows(), slice.cols()}, DType::f32);
-      dequantize(slice, got);
-      EXPECT_TRUE(same_bytes(got, rows)) << k.out << " " << k.in;
+      Tensor dequantized = Tensor::empty(pool, {slice.rows(), slice.cols()}, DType::f32);
+      dequantize(slice, dequantized);
+      EXPECT_TRUE(same_bytes(dequantized, rows)) << k.out << " " << k.in;
       for (const DType dtype : {DType::f32, DType::bf16}) {
         for (int64_t tokens : {1, 50}) {
           const Tensor x = random(pool, {tokens, k.in}, dtype);

@@ -29,12 +29,12 @@ Sgemm load_sgemm() {
 
 bool asked_for() {
   const char* set = std::getenv("NIBBLE_GEMM");
-  const std::string_view wanted = set == nullptr ? "" : set;
-  if (wanted.empty()) return isa() == Isa::baseline;
-  if (wanted != "own" && wanted != "openblas") {
-    throw UsageError("NIBBLE_GEMM=" + std::string(wanted) + " is not known", "use own or openblas");
+  const std::string_view library = set == nullptr ? "" : set;
+  if (library.empty()) return isa() == Isa::baseline;
+  if (library != "own" && library != "openblas") {
+    throw UsageError("NIBBLE_GEMM=" + std::string(library) + " is not known", "use own or openblas");
   }
-  return wanted == "openblas";
+  return library == "openblas";
 }
 
 }  // namespace

@@ -166,11 +166,11 @@ TEST(Grouped, EqualsTheReference) {
     Operands x(k);
     const Values expected = x.expected(k);
     x.multiply(k);
-    const Values got = values(x.y);
+    const Values actual = values(x.y);
     const auto depth = static_cast<double>(k.in + k.rank);
     const double error = 8 * std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) + 1e-6;
-    for (size_t i = 0; i < got.size(); ++i) {
-      ASSERT_NEAR(got[i], expected[i],
+    for (size_t i = 0; i < actual.size(); ++i) {
+      ASSERT_NEAR(actual[i], expected[i],
                   loss_of_factors(k, x, i) + error + (k.y == DType::bf16 ? 1.0 / 256 : 1e-6) * std::abs(expected[i]))
           << k.describe() << " element " << i;
     }
@@ -234,10 +234,10 @@ TEST(Grouped, GradientsOfWeightsEqualTheReference) {
             left.data(), [&](int64_t n) { return tokens ? int64_t{row[n]} : begin + n; }, right.data(),
             [&](int64_t n) { return begin + n; }, groups.count(g), 70, 5, expected.data());
         for (int64_t i = 0; i < 70 * 5; ++i) {
-          const double wanted = 2 * expected[static_cast<size_t>(i)];
-          ASSERT_NEAR(sums[static_cast<size_t>(g)].data<float>()[i], wanted, 1e-4 + 1e-5 * std::abs(wanted)) << g;
-          ASSERT_NEAR(turned[static_cast<size_t>(g)].data<float>()[i % 5 * 70 + i / 5], wanted,
-                      1e-4 + 1e-5 * std::abs(wanted));
+          const double twice = 2 * expected[static_cast<size_t>(i)];
+          ASSERT_NEAR(sums[static_cast<size_t>(g)].data<float>()[i], twice, 1e-4 + 1e-5 * std::abs(twice)) << g;
+          ASSERT_NEAR(turned[static_cast<size_t>(g)].data<float>()[i % 5 * 70 + i / 5], twice,
+                      1e-4 + 1e-5 * std::abs(twice));
         }
       }
     }

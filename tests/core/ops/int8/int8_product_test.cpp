@@ -151,13 +151,13 @@ TEST(Int8Error, EstimatesWhatTheProductErrsBy) {
       Tensor w = random(pool, transposed ? Shape{400, 520} : Shape{520, 400}, DType::f32, 6);
       plant_outliers(x, w, transposed, factor);
       const double estimate = int8_error(x, w, transposed);
-      Tensor got = Tensor::zeros(pool, {70, 400}, DType::f32), exact = got.clone(pool);
-      (transposed ? int8_matmul_nt : int8_matmul_nn)(rounded(pool, x), w, got, false, nullptr);
+      Tensor in_8_bits = Tensor::zeros(pool, {70, 400}, DType::f32), exact = in_8_bits.clone(pool);
+      (transposed ? int8_matmul_nt : int8_matmul_nn)(rounded(pool, x), w, in_8_bits, false, nullptr);
       (transposed ? matmul_nt : matmul_nn)(x, w, exact, false, 1.0f, nullptr);
       double error = 0, size = 0;
-      for (int64_t i = 0; i < got.numel(); ++i) {
+      for (int64_t i = 0; i < in_8_bits.numel(); ++i) {
         const double value = exact.data<float>()[i];
-        error += std::pow(got.data<float>()[i] - value, 2);
+        error += std::pow(in_8_bits.data<float>()[i] - value, 2);
         size += value * value;
       }
       const double actual = std::sqrt(error / size);
@@ -176,10 +176,10 @@ TEST(Int8Error, IsThatOfTheReferenceForEveryWeight) {
         const int64_t depth = transposed ? w.cols() : w.rows(), levels = int8_levels();
         for (const DType dtype : {DType::f32, DType::bf16}) {
           const Tensor x = random(pool, {k.rows, depth}, dtype);
-          const double want = dtype == DType::f32
-                                  ? ref::int8_error(x.data<const float>(), k.rows, w, transposed, levels)
-                                  : ref::int8_error(x.data<const bf16>(), k.rows, w, transposed, levels);
-          EXPECT_NEAR(int8_error(x, w, transposed), want, 1e-4 * want) << describe(k, transposed);
+          const double expected = dtype == DType::f32
+                                      ? ref::int8_error(x.data<const float>(), k.rows, w, transposed, levels)
+                                      : ref::int8_error(x.data<const bf16>(), k.rows, w, transposed, levels);
+          EXPECT_NEAR(int8_error(x, w, transposed), expected, 1e-4 * expected) << describe(k, transposed);
         }
       }
     }
