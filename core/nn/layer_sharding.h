@@ -36,9 +36,11 @@ class LayerSharding {
   /// Logits [n, V] f32 from the columns here.
   virtual Tensor gather_logits(const Tensor& logits, const StepContext& step) const = 0;
   /// Losses, row_max and row_sumexp [n] f32 over all columns of the logits of which `logits` are those here, see
-  /// cross_entropy.h, told too; returns the targets counted from the first column here, -1 for those of other shards.
+  /// cross_entropy.h, token_statistics too; returns the targets counted from the first column here, -1 for those of
+  /// other shards.
   virtual Tensor cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, Tensor& row_max,
-                               Tensor& row_sumexp, Tensor& losses, Tensor& told, const StepContext& step) const = 0;
+                               Tensor& row_sumexp, Tensor& losses, Tensor& token_statistics,
+                               const StepContext& step) const = 0;
 };
 
 }  // namespace nibble
