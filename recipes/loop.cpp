@@ -15,6 +15,7 @@
 #include "nibble/recipes/environment/run_facts.h"
 #include "nibble/recipes/evaluation/samples.h"
 #include "nibble/recipes/plan/plan_job.h"
+#include "nibble/recipes/reinforcement/rollouts.h"
 #include "nibble/recipes/reinforcement/value_model.h"
 #include "nibble/recipes/run_banner.h"
 
@@ -153,8 +154,14 @@ const StepOptions& Training::options() const { return impl_->options; }
 
 bool Training::next_step() {
   impl_->step_began = Clock::now();
-  if (impl_->before_step && impl_->run.goes_on() && !impl_->before_step(*impl_->executor, impl_->run.step() + 1)) {
-    impl_->run.save_and_interrupt(impl_->optimizer, Unfinished::nothing);
+  Run& run = impl_->run;
+  try {
+    if (impl_->before_step && run.goes_on() && !impl_->before_step(*impl_->executor, run.step() + 1)) {
+      run.save_and_interrupt(impl_->optimizer, Unfinished::nothing);
+    }
+  } catch (const RewardError&) {
+    run.save(impl_->optimizer, Unfinished::nothing);
+    throw;
   }
   if (!impl_->run.next_step()) return false;
   impl_->options.step = impl_->run.step();

@@ -49,7 +49,7 @@ class Training {
   ~Training();
 
   /// Called before each step with its number: makes what the step computes on with the parameters as they are. False:
-  /// it was asked to stop.
+  /// it was asked to stop. Where it throws RewardError the last step is saved.
   using BeforeStep = std::function<bool(StepExecutor& executor, int64_t step)>;
   void set_before_step(BeforeStep prepare);
   /// Advances to the next step; false when the run is at its end.

@@ -416,6 +416,11 @@ RunOptions run_options(const Recipe& recipe, int64_t total_steps) {
   options.eval_every = recipe.train.eval_every;
   options.evaluates = !recipe.data.eval.empty() || recipe.data.eval_fraction > 0;
   options.log_every = recipe.train.log_every;
+  if (recipe.has_rollouts()) {
+    constexpr int64_t kOfToken = 48;  // ids, text, log-probabilities
+    options.answer_bytes = kOfToken * recipe.train.microbatch_size * recipe.train.accumulate *
+                           recipe.objective.rollout.max_new_tokens / steps_per_block(recipe.objective);
+  }
   options.early_stop = recipe.train.early_stop;
   options.max_bad_steps = recipe.train.max_bad_steps;
   options.stall_seconds = recipe.train.stall_seconds;

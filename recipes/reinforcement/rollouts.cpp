@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
 #include "nibble/core/base/philox.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/objectives/advantages.h"
 #include "nibble/core/objectives/policy_gradient.h"
@@ -24,6 +26,12 @@ constexpr uint32_t kSourcePurpose = 0x6C6D6264;   // "lmbd"
 
 // How format `rollouts` has Sample::values.
 constexpr size_t kReward = 0, kTruncated = 1, kOld = 2;
+
+void require_range(double reward) {
+  if (std::isnan(reward) || std::abs(reward) <= std::numeric_limits<float>::max()) return;
+  throw InputError("rewards", "one is " + formatted("%.3g", reward) + ", whose advantage f32 does not hold",
+                   "give smaller numbers");
+}
 
 // By token of prompt and answer.
 std::vector<float> behind_prompt(const Rollout& rollout, const std::vector<float>& of_answer) {
@@ -312,6 +320,8 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
           sum += rewards_->weight(k) * scores[k][i];
         }
         if (any) rollout.reward = sum;
+        for (const double reward : rollout.rewards) require_range(reward);
+        require_range(rollout.reward);
       }
       output = write_rollouts(rollouts_, rewards_->names(), {});
     } catch (const InputError& error) {
@@ -322,7 +332,7 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
     wrong = world.broadcast_text("rewards", wrong, 0);
     output = world.broadcast_text("rewards", output, 0);
   }
-  if (!wrong.empty()) throw InputError("", wrong);
+  if (!wrong.empty()) throw RewardError("", wrong);
   if (world.size() > 1 ? world.all_reduce_sum("stopped", stopped ? 1 : 0) > 0 : stopped) return false;
   if (world.size() > 1) rollouts_ = read_rollouts(output, rewards_->names());
   return true;
@@ -358,13 +368,16 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
     }
     rollouts_ = std::move(done);
     block_ = block;
-    if (run.stop()) {
+    const auto leave = [&] {
       keep("part ", {});
       return false;
-    }
-    if (rewards_ && !judge(block, executor)) {
-      keep("part ", {});
-      return false;
+    };
+    if (run.stop()) return leave();
+    try {
+      if (rewards_ && !judge(block, executor)) return leave();
+    } catch (const RewardError&) {
+      leave();
+      throw;
     }
   } else {
     rollouts_ = given(block);
@@ -385,10 +398,15 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   std::vector<std::pair<std::string, std::string>> texts;
   for (const Rollout& rollout : rollouts_)
     texts.emplace_back(text_of(tokenizer_.get(), rollout.prompt), text_of(tokenizer_.get(), rollout.answer));
-  std::filesystem::create_directories(run.directory);
   const int64_t step = first_step_of(block);
-  write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),
-                        write_rollouts(rollouts_, names, texts));
+  try {
+    std::error_code failure;  // is that of the file
+    create_directories(run.directory, failure);
+    write_file_atomically(run.directory / ("step-" + std::to_string(step) + ".jsonl"),
+                          write_rollouts(rollouts_, names, texts));
+  } catch (const IoError& error) {
+    observer_.message("warning: answers are not written, training goes on without that: " + std::string(error.what()));
+  }
   return true;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/core/train/step_executor.h"
@@ -26,6 +27,12 @@ struct RolloutRun {
   std::function<void(std::string)> keep;  ///< what checkpoints have from now on, for restore()
 };
 
+/// Thrown by all ranks where a reward fails: the model is as the last step left it, and what was drawn is kept.
+class RewardError : public InputError {
+ public:
+  using InputError::InputError;
+};
+
 /// The blocks of answers of a run. With an executor that has a companion (PPO) that one says what answers are worth.
 /// What is given must outlive this.
 class Rollouts {
@@ -37,7 +44,8 @@ class Rollouts {
   /// What an interrupted run kept; "": nothing.
   void restore(const std::string& kept);
   /// Before `step`: sets the block that it computes on (TrainingData::set_block), which is made anew where the step is
-  /// the first to use it. By all ranks. False where run.stop says so: what is there of the block is kept.
+  /// the first to use it. By all ranks. False where run.stop says so: what is there of the block is kept. Throws
+  /// RewardError.
   bool prepare(int64_t step, StepExecutor& executor, const RolloutRun& run);
 
  private:

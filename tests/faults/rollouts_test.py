@@ -388,10 +388,37 @@ class Rollouts(RolloutTest):
         self.refused([self.judge("print('fine')")], "fine", "not a number or null")
         self.refused([{**self.judge("import time\ntime.sleep(1e6)"), "timeout_seconds": 0.2}], "timeout_seconds (0.2)")
         self.refused([{"type": "command", "argv": ["/no/such/judge"]}], "cannot be started", code=4)
+        self.refused([self.judge("import sys\nfor _ in sys.stdin: print(1e308, flush=True)")], "rewards: one is 1e+308")
         self.refused([{"type": "exact", "column": "solution"}],
                      f'{self.prompts}:1:1: has no field "solution" for rewards (exact); the record has "prompt')
         self.refused([{"type": "exact", "colum": "answer"}], "did you mean column?", code=2)
         self.refused([{**self.judge("x = bytearray(1 << 31)\n" + JUDGE), "memory_bytes": 1 << 30}], "exit code 1")
+
+    def test_a_reward_that_fails_costs_no_step(self):
+        whole = run("train", self.rollout_recipe("whole"))
+        self.assertEqual(whole.code, 0, whole.err)
+        dies = JUDGE.replace("for line in sys.stdin:", "for n, line in enumerate(sys.stdin):\n    if n == 20: sys.exit(7)")
+        recipe = self.rollout_recipe("out", rewards=[self.judge(dies)])
+        failed = run("train", recipe)
+        self.assertEqual(failed.code, 3, failed.err)
+        self.assertIn("ended with exit code 7 after 4 of 8 answers", failed.err.splitlines()[-1])
+        self.assertIn("step-2", failed.out + failed.err)
+        self.judge()
+        mended = run("train", recipe)
+        self.assertEqual(mended.code, 0, mended.err)
+        self.assertIn("continuing", mended.out + mended.err)
+        self.assertEqual(self.adapter(), self.adapter("whole"))
+
+    def test_answers_that_cannot_be_written_cost_no_step(self):
+        for out in ("whole", "out"):
+            fault = {"NIBBLE_FAULT_ROOT": str(self.folder / "out"), "NIBBLE_FAULT_CALLS": "write", "NIBBLE_FAULT_IN": "rollouts",
+                     "NIBBLE_FAULT_AT": "1", "NIBBLE_FAULT_HOW": "ENOSPC"} if out == "out" else {}
+            done = run("train", self.rollout_recipe(out), env=fault)
+            self.assertEqual(done.code, 0, done.err)
+        self.assertIn("warning: answers are not written, training goes on without that: ", done.err)
+        self.assertEqual([file.name for file in sorted((self.folder / "out/rollouts").iterdir())],
+                         ["step-1.jsonl", "step-3.jsonl", "step-4.jsonl"])
+        self.assertEqual(self.adapter(), self.adapter("whole"))
 
     def test_log_probabilities_above_0_end_in_one_line(self):
         given = self.folder / "given.jsonl"

@@ -43,6 +43,7 @@ struct RunOptions {
   bool evaluates = false;  ///< whether there is evaluation data; then an evaluation is due after the last step
   Interval eval_every;
   int64_t log_every = 1;       ///< steps between lines of metrics.jsonl
+  int64_t answer_bytes = 0;    ///< at most, of a step's answers (rollouts/)
   int64_t early_stop = 0;      ///< stop after so many evaluations without a new lowest loss; 0: never
   double stall_seconds = 600;  ///< a step or a save that lasts longer is told (Observer::on_stall); 0: never
   int64_t max_bad_steps = 3;   ///< end at so many steps in a row whose loss or gradient is not finite
@@ -124,7 +125,9 @@ class Run {
   void keep_rollouts(std::string rollouts);
   /// Whether the observer of any rank asks to stop.
   bool stop_asked() const;
-  /// Saves the current step, whose `rest` is still to be done when the run goes on, and throws Interrupted.
+  /// Saves the current step, if there was one, whose `rest` is still to be done when the run goes on. By all ranks.
+  void save(Optimizer& optimizer, Unfinished rest);
+  /// The same, and throws Interrupted.
   [[noreturn]] void save_and_interrupt(Optimizer& optimizer, Unfinished rest);
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);

@@ -83,13 +83,15 @@ void Run::Impl::require_room(uint64_t bytes) const {
   }
   int64_t wanted = options.keep_last + (options.keep_best ? 2 : 1);
   if (options.save_every.seconds <= 0 && !options.keep_best) wanted = std::min(wanted, held + coming);
-  const uint64_t logs = log_bytes(left, options.log_every), free = free_bytes(options.dir);
+  const uint64_t answers = static_cast<uint64_t>(left * options.answer_bytes), free = free_bytes(options.dir);
+  const uint64_t logs = log_bytes(left, options.log_every) + answers;
   const int64_t room = held + static_cast<int64_t>((free - std::min(free, logs)) / bytes);
   if (room >= wanted) return;
   observer.message("warning: " + options.dir.string() + " has room for " + count_text(room, "checkpoint") +
                    " of this run, each of " + bytes_text(static_cast<double>(bytes)) + ", beside " +
                    bytes_text(static_cast<double>(logs)) +
-                   " of metrics; output.keep_last=" + std::to_string(options.keep_last) +
+                   (answers > 0 ? " of metrics and answers; output.keep_last=" : " of metrics; output.keep_last=") +
+                   std::to_string(options.keep_last) +
                    (options.keep_best ? " and output.keep_best=true need " : " needs ") + std::to_string(wanted) +
                    ", one of them while it is written: where a save finds no space, the oldest goes first");
 }
@@ -214,14 +216,16 @@ bool Run::stop_asked() const {
   return impl_->ranks.size() == 1 ? asked : impl_->ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
 }
 
+void Run::save(Optimizer& optimizer, Unfinished rest) {
+  impl_->state.unfinished = rest;
+  if (impl_->step > 0) impl_->save_last(optimizer);
+}
+
 void Run::save_and_interrupt(Optimizer& optimizer, Unfinished rest) {
-  Impl& run = *impl_;
-  run.state.unfinished = rest;
-  std::string where = "stopped before the first step";
-  if (run.step > 0) {
-    run.save_last(optimizer);
-    where = "stopped after step " + std::to_string(run.step) + ", checkpoint saved";
-  }
+  const Impl& run = *impl_;
+  save(optimizer, rest);
+  const std::string where = run.step > 0 ? "stopped after step " + std::to_string(run.step) + ", checkpoint saved"
+                                         : "stopped before the first step";
   throw Interrupted(run.options.dir.string(), where, "run the same command to continue");
 }
 
