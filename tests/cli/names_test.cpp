@@ -102,15 +102,12 @@ TEST_F(Names, AnAdapterAloneNamesTheModelOfEveryCommand) {
 
 TEST_F(Names, AdaptersOfSeveralBasesAreCombinedWithAWarning) {
   ASSERT_EQ(run("init --config config.json --seed 7 --out other").code, 0);
-  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
-    if (exists(root_ / "tokenizer" / file)) copy(root_ / "tokenizer" / file, root_ / "other" / file);
-  }
   test::write_bytes(root_ / "d.jsonl", "{\"prompt\": \"Who is she?\", \"completion\": \" She is here.\"}\n");
   test::write_bytes(root_ / "r.json", R"({"model": {"path": "me/small"}, "adapter": {"r": 2}, "output": {"dir": "run"},
       "data": {"train": "d.jsonl", "eval_fraction": 0}, "train": {"steps": 1}})");
   ASSERT_EQ(run("train r.json").code, 0);
   ASSERT_EQ(run("train r.json output.dir=run-nf4 model.quantize=nf4").code, 0);
-  ASSERT_EQ(run("train r.json output.dir=run-other model.path=other").code, 0);
+  ASSERT_EQ(run("train r.json output.dir=run-other model.path=other model.tokenizer=me/small").code, 0);
   const auto combined = [&](const std::string& second) {
     const Said output = run("combine --adapter run --weight 1 --adapter " + second + " --weight 1 --force --out both");
     EXPECT_EQ(output.code, 0) << output.text;
