@@ -174,7 +174,7 @@ void Converter::convert_template(const std::string& key, const Json& value) {
   const std::vector<std::string> builtin = builtin_chat_template_names();
   const bool is_file = key != "template" && (name.ends_with(".jinja") || name.ends_with(".j2"));
   if (name == "tokenizer_default" || (name == "jinja" && find("chat_template_jinja") != nullptr)) return;
-  if (tool_ == Tool::axolotl && (format == "alpaca" || format == "completion")) {
+  if (tool_ == Tool::axolotl && format == "alpaca") {
     note(key, "is left out: Axolotl shows only conversations with it");
   } else if (is_file || (key == "template" ? std::ranges::count(kSameTemplates, name) > 0
                                            : key == "chat_template" && std::ranges::count(builtin, name) > 0)) {
