@@ -21,8 +21,8 @@ constexpr double kRetrySeconds = 60;  // after a checkpoint that failed
 
 // Of `steps` steps in metrics.jsonl and in TensorBoard's file; evaluations, samples and objectives add to it.
 uint64_t log_bytes(int64_t steps, int64_t log_every) {
-  constexpr int64_t kOfStep = 480;
-  return static_cast<uint64_t>(kOfStep * (steps / std::max<int64_t>(log_every, 1)));
+  constexpr int64_t kStepBytes = 480;
+  return static_cast<uint64_t>(kStepBytes * (steps / std::max<int64_t>(log_every, 1)));
 }
 
 // And an empty slice for every tensor that only other ranks have a part of, so that it is known to be in the model.
@@ -76,9 +76,9 @@ void Run::Impl::require_room(uint64_t bytes) const {
   const int64_t stay = options.keep_best && state.best_loss && state.best_step != step ? 2 : 1;
   if (held <= stay) {
     const bool next_too = held == 0 && coming > 1;
-    const uint64_t begun = 3 * kDiskBlock;  // recipe.json and the logs' first blocks
+    const uint64_t first_blocks = held == 0 ? 3 * kDiskBlock : 0;  // of recipe.json and the logs
     const uint64_t logs = log_bytes(std::min(left, (next_too ? 2 : 1) * every), options.log_every);
-    require_free_bytes(options.dir, bytes * (next_too ? 2 : 1) + logs + (held == 0 ? begun : 0),
+    require_free_bytes(options.dir, bytes * (next_too ? 2 : 1) + logs + first_blocks,
                        next_too ? "a checkpoint of this run, and the next beside it," : "a checkpoint of this run");
   }
   int64_t wanted = options.keep_last + (options.keep_best ? 2 : 1);
