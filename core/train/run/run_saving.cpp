@@ -86,12 +86,15 @@ void Run::Impl::require_room(uint64_t bytes) const {
   const uint64_t logs = log_bytes(left, options.log_every), free = free_bytes(options.dir);
   const int64_t room = held + static_cast<int64_t>((free - std::min(free, logs)) / bytes);
   if (room >= wanted) return;
+  const bool fails = room < std::min(stay + 1, held + coming);  // the newest never makes room
   observer.message("warning: " + options.dir.string() + " has room for " + count_text(room, "checkpoint") +
                    " of this run, each of " + bytes_text(static_cast<double>(bytes)) + ", beside " +
                    bytes_text(static_cast<double>(logs)) +
                    " of metrics; output.keep_last=" + std::to_string(options.keep_last) +
                    (options.keep_best ? " and output.keep_best=true need " : " needs ") + std::to_string(wanted) +
-                   ", one of them while it is written: where a save finds no space, the oldest goes first");
+                   ", one of them while it is written: " +
+                   (fails ? "later saves fail as the metrics grow; free space, or raise train.log_every"
+                          : "where a save finds no space, the oldest goes first"));
 }
 
 bool Run::Impl::make_room() {
