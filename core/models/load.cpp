@@ -217,7 +217,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding, options.experts);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
-  // With a norm the system maps what is around it in the file, up to 2 MiB: also what was quantized and given back.
+  // Where a norm was read the system maps up to 2 MiB of the file around it, what was quantized and given back too.
   for (const std::string& name : checkpoint.names()) release_pages(checkpoint.at(name));
   return decoder;
 }

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
     nibble::GenerateOptions options;
     options.max_new_tokens = 40;
     options.stop_ids = model.config().eos_ids;
+    options.sampling.vocabulary = tokenizer->vocab_size();
     const nibble::StepContext step{.rank = rank.context(), .compute_dtype = nibble::compute_dtype_of("auto")};
     nibble::StreamDecoder text(*tokenizer);
     nibble::generate(model, tokenizer->encode(argv[3]), options, step, [&](int32_t id) {

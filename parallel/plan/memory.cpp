@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 // What a process of this program has resident before it holds anything, and for every thread (buffers of products, see
 // gemm_workspace.h, and stacks); a rank of a job has the MPI library besides. From whole runs of small models, less
-// their pools: the program's part is 20 MiB of files, of which its own code is 11 and grows, and a heap of 3, less the
-// data (/proc/PID/smaps).
+// their pools: the program's part is 20 MiB of mapped files, 11 of them its own code, which grows, and a heap of 2 to 3
+// without the data (/proc/PID/smaps).
 constexpr int64_t kProgramBytes = 22 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
 
 }  // namespace

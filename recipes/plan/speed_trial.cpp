@@ -141,17 +141,22 @@ int64_t layers_of_all_kinds(const PlannedModel& model) {
   return count;
 }
 
+// Bytes of a layer in the trial. A trained value is held four times: itself, its gradient, two of the optimizer.
+double bytes_of(const PlannedGroup& layer, bool everything) {
+  return static_cast<double>(everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
+}
+
 // Of whole layers, of which a rank has one of `tensor` shards.
 DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_side, int64_t ranks) {
   DecoderConfig config = job.model.config;
   const bool large = SpeedTrial::is_large(job);
   const PlannedGroup& layer = job.model.group(0);
-  // A trained value is held four times: itself, its gradient, two of the optimizer.
-  double bytes = static_cast<double>(job.everything ? 16 * layer.weights : layer.frozen_bytes + 16 * layer.trained);
-  bytes /= static_cast<double>(tensor);
+  double share = 1 / static_cast<double>(tensor);  // of a layer's bytes
+  double bytes = share * bytes_of(layer, job.everything);
   const double room = static_cast<double>(this_machine().usable_memory(side_by_side)) / 2;
   double values = static_cast<double>(layer.weights) / static_cast<double>(tensor);
   const auto halved = [&] {
+    share /= 2;
     bytes /= 2;
     values /= 2;
   };
@@ -163,7 +168,9 @@ DecoderConfig trial_config(const PlanJob& job, int64_t tensor, int64_t side_by_s
   const int64_t most_layers = std::clamp<int64_t>(config.layers / ranks, 2, kMostLayers);
   config.layers =
       std::min(config.layers, std::max(layers_of_all_kinds(job.model), std::clamp<int64_t>(cold, 2, most_layers)));
-  if (bytes * static_cast<double>(config.layers) > room / 2) config.layers = 1;
+  double all = 0;  // a layer of experts may be far larger than the lowest
+  for (int64_t l = 0; l < config.layers; ++l) all += share * bytes_of(job.model.group(l), job.everything);
+  if (all > room / 2) config.layers = 1;
   if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers));
   const double row =
       (job.everything ? 8 : 2) * static_cast<double>(config.embedding_width) / static_cast<double>(tensor);
@@ -254,7 +261,7 @@ struct SpeedTrial::Impl {
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
     const double operations = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
     const double trial_tokens = std::max(64.0, operations / (6 * weights));
-    tokens = std::min(job.tokens, static_cast<int64_t>(trial_tokens));
+    tokens = static_cast<int64_t>(std::min(static_cast<double>(job.tokens), trial_tokens));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);
     recomputed = config.layers / 2;  // the lower layers show what recomputing costs

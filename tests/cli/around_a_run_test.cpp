@@ -166,7 +166,7 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
       if (line.empty()) continue;  // one that is wiped
       EXPECT_TRUE(line.starts_with("step ")) << line;
       if (line.find("  evaluation ") != std::string::npos) {
-        ++evaluating;
+        evaluating += line.find("  evaluation 0/") != std::string::npos;  // others where it takes long
         continue;
       }
       EXPECT_TRUE(line.starts_with("step 4/4") || line.find("  left ") != std::string::npos) << line;

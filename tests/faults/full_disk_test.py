@@ -118,7 +118,8 @@ class FullDisk(program.FaultTest):
 
     def test_a_disk_too_small_for_activations_is_known_before_the_first_step(self):
         place = f"parallel.offload_directory={self.disk}"
-        ended = self.ends(4, ["train", self.recipe(data={"max_length": 4096}), "parallel.offload_activations=true", place],
+        long = self.recipe(train_on=self.data(length=4096), data={"max_length": 4096})
+        ended = self.ends(4, ["train", long, "parallel.offload_activations=true", place],
                           f"{self.disk}: no room for activations", "are free", same_disk=False)
         self.assertNotIn("step 1", ended.err)
         self.assertEqual(list(self.disk.iterdir()), [])

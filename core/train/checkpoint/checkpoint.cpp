@@ -278,8 +278,8 @@ fs::path save_checkpoint(const fs::path& directory, const TrainingState& state,
 
 uint64_t checkpoint_bytes(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
                           const std::vector<CheckpointSlice>& optimizer, Communicator& ranks) {
-  constexpr uint64_t kOfManifest = 160;  // a file's name, size and hash
-  constexpr uint64_t kToCome = 64;       // digits of the step, the loss and the rest, which grow
+  constexpr uint64_t kManifestEntry = 160;  // a file's name, size and hash
+  constexpr uint64_t kStateGrowth = 64;     // digits of the step, the loss and the rest, which grow
   const auto on_disk = [](uint64_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; };
   const bool leads = ranks.rank() == 0;
   uint64_t mine = 0;
@@ -287,8 +287,8 @@ uint64_t checkpoint_bytes(const TrainingState& state, const std::vector<Checkpoi
     if (leads || !slices->empty()) mine += on_disk(detail::bytes_of_file(*slices));
   }
   if (leads) {
-    mine += on_disk(state.recipe.size()) + on_disk(state_json(state).dump(2, ' ', true).size() + kToCome) +
-            on_disk(kOfManifest * (2 * static_cast<uint64_t>(ranks.size()) + 2)) + kDiskBlock;
+    mine += on_disk(state.recipe.size()) + on_disk(state_json(state).dump(2, ' ', true).size() + kStateGrowth) +
+            on_disk(kManifestEntry * (2 * static_cast<uint64_t>(ranks.size()) + 2)) + kDiskBlock;
   }
   if (ranks.size() == 1) return mine;
   return static_cast<uint64_t>(ranks.all_reduce_sum("bytes of a checkpoint", static_cast<double>(mine)));

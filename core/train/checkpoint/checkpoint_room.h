@@ -11,7 +11,7 @@
 
 namespace nibble {
 
-/// What file systems give files in. Theirs may be others: an estimate is rounded up to these.
+/// Bytes in which most file systems allocate files; estimates are rounded up to whole ones.
 inline constexpr uint64_t kDiskBlock = 4096;
 
 /// What save_checkpoint takes on a disk, of all ranks together (who all call this), in blocks: headers, recipe, state,

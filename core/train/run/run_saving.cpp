@@ -21,8 +21,8 @@ constexpr double kRetrySeconds = 60;  // after a checkpoint that failed
 
 // Of `steps` steps in metrics.jsonl and in TensorBoard's file; evaluations, samples and objectives add to it.
 uint64_t log_bytes(int64_t steps, int64_t log_every) {
-  constexpr int64_t kOfStep = 480;
-  return static_cast<uint64_t>(kOfStep * (steps / std::max<int64_t>(log_every, 1)));
+  constexpr int64_t kStepBytes = 480;
+  return static_cast<uint64_t>(kStepBytes * (steps / std::max<int64_t>(log_every, 1)));
 }
 
 // And an empty slice for every tensor that only other ranks have a part of, so that it is known to be in the model.
@@ -76,9 +76,9 @@ void Run::Impl::require_room(uint64_t bytes) const {
   const int64_t stay = options.keep_best && state.best_loss && state.best_step != step ? 2 : 1;
   if (held <= stay) {
     const bool next_too = held == 0 && coming > 1;
-    const uint64_t begun = 3 * kDiskBlock;  // recipe.json and the logs' first blocks
+    const uint64_t first_blocks = held == 0 ? 3 * kDiskBlock : 0;  // of recipe.json and the logs
     const uint64_t logs = log_bytes(std::min(left, (next_too ? 2 : 1) * every), options.log_every);
-    require_free_bytes(options.dir, bytes * (next_too ? 2 : 1) + logs + (held == 0 ? begun : 0),
+    require_free_bytes(options.dir, bytes * (next_too ? 2 : 1) + logs + first_blocks,
                        next_too ? "a checkpoint of this run, and the next beside it," : "a checkpoint of this run");
   }
   int64_t wanted = options.keep_last + (options.keep_best ? 2 : 1);
@@ -87,13 +87,16 @@ void Run::Impl::require_room(uint64_t bytes) const {
   const uint64_t logs = log_bytes(left, options.log_every) + answers;
   const int64_t room = held + static_cast<int64_t>((free - std::min(free, logs)) / bytes);
   if (room >= wanted) return;
+  const bool fails = room < std::min(stay + 1, held + coming);  // the newest never makes room
   observer.message("warning: " + options.dir.string() + " has room for " + count_text(room, "checkpoint") +
                    " of this run, each of " + bytes_text(static_cast<double>(bytes)) + ", beside " +
                    bytes_text(static_cast<double>(logs)) +
                    (answers > 0 ? " of metrics and answers; output.keep_last=" : " of metrics; output.keep_last=") +
                    std::to_string(options.keep_last) +
                    (options.keep_best ? " and output.keep_best=true need " : " needs ") + std::to_string(wanted) +
-                   ", one of them while it is written: where a save finds no space, the oldest goes first");
+                   ", one of them while it is written: " +
+                   (fails ? "later saves fail as the metrics grow; free space, or raise train.log_every"
+                          : "where a save finds no space, the oldest goes first"));
 }
 
 bool Run::Impl::make_room() {

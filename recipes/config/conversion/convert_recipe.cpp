@@ -174,7 +174,7 @@ void Converter::convert_template(const std::string& key, const Json& value) {
   const std::vector<std::string> builtin = builtin_chat_template_names();
   const bool is_file = key != "template" && (name.ends_with(".jinja") || name.ends_with(".j2"));
   if (name == "tokenizer_default" || (name == "jinja" && find("chat_template_jinja") != nullptr)) return;
-  if (tool_ == Tool::axolotl && (format == "alpaca" || format == "completion")) {
+  if (tool_ == Tool::axolotl && format == "alpaca") {
     note(key, "is left out: Axolotl shows only conversations with it");
   } else if (is_file || (key == "template" ? std::ranges::count(kSameTemplates, name) > 0
                                            : key == "chat_template" && std::ranges::count(builtin, name) > 0)) {
@@ -422,6 +422,7 @@ ConvertedRecipe Converter::convert() {
   convert_data();
   convert_trained_tokens();
   std::string written;
+  const auto add_written = [&](const std::string& what) { written += (written.empty() ? "" : ", ") + what; };
   const Json* steps = find("max_steps");
   const bool has_steps = steps != nullptr && steps->is_number_integer() && *steps > 0;
   for (const auto& [key, value] : theirs_.items()) {
@@ -444,11 +445,11 @@ ConvertedRecipe Converter::convert() {
     if (one.key == "max_length" && theirs_.contains(one.key))
       note(one.key, "null, no limit, has no counterpart: longer samples are cut; give data.max_length the longest");
     convert_key(one.key, Json::parse(one.value));
-    written += (written.empty() ? "" : ", ") + one.key + "=" + one.value;
+    add_written(one.key + "=" + one.value);
   }
   if (adapts_ && tool_ == Tool::llama_factory && find("lora_alpha") == nullptr && root_["adapter"].contains("r")) {
     root_["adapter"]["lora_alpha"] = 2 * root_["adapter"]["r"].get<int64_t>();
-    written += ", lora_alpha=2 * lora_rank";
+    add_written("lora_alpha=2 * lora_rank");
   }
   finish_objective();
   finish_schedule();

@@ -139,8 +139,8 @@ void Reader::agree_on_format() {
   }
   note("datasets", std::string("a recipe has one ") + (has_format ? "data.fields" : "data.format and one data.fields") +
                        " for all its files, and these differ: " + joined(readings_, "; ", &Reading::described) +
-                       "; left out, so that each file is read by the names that its fields have: look with `nibble "
-                       "preview`, and write files that are read otherwise in one format");
+                       "; left out: the names of its fields say how each file is read; check it with `nibble "
+                       "preview`, and rewrite files that come out wrong in the format of the others");
 }
 
 // Axolotl reads train_on_inputs beside its datasets, and none in them.

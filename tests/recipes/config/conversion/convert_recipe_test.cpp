@@ -119,6 +119,25 @@ max_steps: 100
   EXPECT_THAT(converted.result.notes, Contains(HasSubstr("LLaMA-Factory's defaults: packing=false, lora_rank=8")));
 }
 
+TEST(ConvertRecipe, AlphaMayBeTheOnlyDefaultThatIsWrittenOut) {
+  const Converted converted(R"(
+model_name_or_path: m
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+dataset: d
+cutoff_len: 64
+packing: false
+output_dir: o
+per_device_train_batch_size: 1
+learning_rate: 1.0e-4
+num_train_epochs: 1
+lr_scheduler_type: cosine
+)");
+  EXPECT_EQ(converted.root["adapter"]["lora_alpha"], 16);
+  EXPECT_THAT(converted.result.notes, Contains("written out as LLaMA-Factory's defaults: lora_alpha=2 * lora_rank"));
+}
+
 TEST(ConvertRecipe, TrlWritesItsDefaultsOut) {
   const Converted converted(R"({"model_name_or_path": "Qwen/Qwen2-0.5B", "dataset_name": "trl-lib/Capybara",
     "use_peft": true, "output_dir": "out", "eval_strategy": "steps", "lora_task_type": "CAUSAL_LM"})");
