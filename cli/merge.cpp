@@ -30,8 +30,8 @@ void run(const Flags& flags) {
   const bool rounded = flags.request.dtype == "nf4";
   if (rounded && report.mean_rounding > report.mean_change / 2) {
     say(stderr,
-        "warning: rounding to 4 bits again moves weights as far as the adapter does: what it learnt may be lost; "
-        "--dtype bf16 keeps it");
+        "warning: rounding to 4 bits again moves weights at least half as far as the adapter does: what it learnt may "
+        "be lost; --dtype bf16 keeps it");
   }
   if (flags.json) {
     nlohmann::json result = {

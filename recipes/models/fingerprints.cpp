@@ -163,7 +163,7 @@ std::string bases_warning(const std::vector<std::string>& adapters) {
       first = adapter;
     } else if (record["files"] != known["files"]) {
       return "warning: " + adapter + " was trained on another base than " + first +
-             ": what is made of both fits neither";
+             ": what is made of both may fit neither";
     } else if (base_in(record) != base_in(known)) {
       return "warning: " + adapter + " was trained on " + base_in(record) + ", " + first + " on " + base_in(known);
     }

@@ -260,8 +260,8 @@ struct SpeedTrial::Impl {
     model.visit_linears(
         [&](Linear& linear) { weights += static_cast<double>(linear.in_features() * linear.out_features()); });
     const double operations = SpeedTrial::is_large(job) ? kLargeOperations : kOperations;
-    const double trial_tokens = std::max(64.0, operations / (6 * weights));
-    tokens = static_cast<int64_t>(std::min(static_cast<double>(job.tokens), trial_tokens));
+    tokens =
+        static_cast<int64_t>(std::min(static_cast<double>(job.tokens), std::max(64.0, operations / (6 * weights))));
     batch = planned_batch(tokens, std::min(tokens, job.document_length), 1, false, config, pool);
     model.set_hooks(&watch);
     recomputed = config.layers / 2;  // the lower layers show what recomputing costs

@@ -115,7 +115,7 @@ TEST_F(Names, AdaptersOfSeveralBasesAreCombinedWithAWarning) {
   };
   EXPECT_THAT(combined("run-other"),
               HasSubstr("warning: run-other/adapter was trained on another base than run/adapter: what is made of both "
-                        "fits neither\n"));
+                        "may fit neither\n"));
   EXPECT_THAT(combined("run-nf4"), HasSubstr("warning: run-nf4/adapter was trained on the base in nf4, run/adapter on "
                                              "the base without quantization\n"));
 }
