@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -51,12 +52,11 @@ double seconds_now() { return std::chrono::duration<double>(Clock::now().time_si
 // of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
 double clipped_mean(const std::vector<double>& seconds) {
   if (seconds.empty()) return 0;
-  std::vector<double> sorted = seconds;
-  std::ranges::sort(sorted);
-  const double limit = 2 * sorted[(sorted.size() - 1) / 2];
-  double sum = 0;
-  for (const double one : seconds) sum += std::min(one, limit);
-  return sum / static_cast<double>(seconds.size());
+  std::vector<double> clipped = seconds;
+  std::ranges::sort(clipped);
+  const double limit = 2 * clipped[(clipped.size() - 1) / 2];
+  for (double& one : clipped) one = std::min(one, limit);
+  return std::reduce(clipped.begin(), clipped.end()) / static_cast<double>(clipped.size());
 }
 
 // Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
