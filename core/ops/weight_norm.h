@@ -21,7 +21,7 @@ void set_row_norms(const Tensor& lengths, Tensor& rows);
 /// maybe the same tensor.
 void scale_columns(const Tensor& x, const Tensor& factors, float offset, Tensor& y);
 /// The gradient of scale_columns with respect to magnitudes, norms held constant: dmagnitudes [N] f32 += the sum over t
-/// of dy[t, n] x[t, n] / norms[n].
+/// of dy[t, n] x[t, n] / norms[n]. dy and x are f32 or bf16 each.
 void scale_columns_backward(const Tensor& dy, const Tensor& x, const Tensor& norms, Tensor& dmagnitudes);
 
 }  // namespace nibble::ops

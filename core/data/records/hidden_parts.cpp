@@ -7,21 +7,20 @@ namespace nibble {
 namespace {
 
 std::string name_of(const HiddenPart& part, const Conversation& conversation) {
-  const auto in_message = [&](const std::string& what) {
-    const std::string& place = conversation.messages[part.message].place;
-    return what + " in " + (place.empty() ? "messages[" + std::to_string(part.message) + "]" : place);
-  };
+  const bool of_all = part.kind == HiddenPart::Kind::tools || part.kind == HiddenPart::Kind::documents;
+  const ChatMessage message = of_all ? ChatMessage() : conversation.messages[part.message];
+  const std::string place = message.place.empty() ? "messages[" + std::to_string(part.message) + "]" : message.place;
   switch (part.kind) {
     case HiddenPart::Kind::tools:
       return "a list of tools";
     case HiddenPart::Kind::documents:
       return "documents";
     case HiddenPart::Kind::tool_calls:
-      return in_message("tool calls");
+      return "tool calls in " + place;
     case HiddenPart::Kind::reasoning:
-      return in_message("reasoning");
+      return "reasoning in " + place;
     default:
-      return in_message("the result of a tool");
+      return place + " of role \"" + message.role + "\"";
   }
 }
 

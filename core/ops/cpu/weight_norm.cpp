@@ -29,8 +29,8 @@ void scale_columns(const Element* x, int64_t rows, int64_t columns, const float*
   });
 }
 
-template <typename Element>
-void magnitude_gradient(const Element* dy, const Element* x, int64_t rows, int64_t columns, const float* norms,
+template <typename Gradient, typename Element>
+void magnitude_gradient(const Gradient* dy, const Element* x, int64_t rows, int64_t columns, const float* norms,
                         float* sums) {
   parallel_for(columns, kColumnGrain, [=](int64_t begin, int64_t end) {
     double partial[kColumnGrain] = {};
@@ -96,8 +96,10 @@ void scale_columns(const Tensor& x, const Tensor& factors, float offset, Tensor&
 void scale_columns_backward(const Tensor& dy, const Tensor& x, const Tensor& norms, Tensor& dmagnitudes) {
   const float* n = norms.data<const float>();
   float* sums = dmagnitudes.data<float>();
-  with_element(dy, [&]<typename Element>(Element) {
-    magnitude_gradient(dy.data<const Element>(), x.data<const Element>(), dy.dim(0), dy.dim(1), n, sums);
+  with_element(dy, [&]<typename Gradient>(Gradient) {
+    with_element(x, [&]<typename Element>(Element) {
+      magnitude_gradient(dy.data<const Gradient>(), x.data<const Element>(), dy.dim(0), dy.dim(1), n, sums);
+    });
   });
 }
 

@@ -38,7 +38,7 @@ struct Conversation {
 
 /// A part of a conversation that its text does not show.
 struct HiddenPart {
-  enum class Kind : uint8_t { tools, documents, tool_calls, reasoning, tool_result };
+  enum class Kind : uint8_t { tools, documents, tool_calls, reasoning, message };
   Kind kind = Kind::tools;
   size_t message = 0;  ///< whose part it is; not of tools and documents
 };

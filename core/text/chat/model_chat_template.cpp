@@ -96,6 +96,14 @@ bool has_any(const Value& message, std::span<const std::string_view> names) {
   });
 }
 
+// Without another rendering. Roles that every template knows are so with any words that stand in the text.
+bool is_plainly_shown(const ChatMessage& message, const std::string& text) {
+  constexpr size_t kByChance = 16;  // shorter words may stand there for another message
+  const bool known = message.role == "user" || message.role == "assistant";
+  return !message.content.empty() && (known || message.content.size() >= kByChance) &&
+         text.find(message.content) != text.npos;
+}
+
 // Spans of all answers, or of those that are trained where every answer has one; nullopt where that is not clear.
 std::optional<std::vector<TextSpan>> marked_answers(const jinja::Rendering& rendering,
                                                     const std::vector<bool>& trained) {
@@ -177,10 +185,10 @@ std::vector<HiddenPart> ModelChatTemplate::hidden_parts(const Conversation& conv
     };
     check(HiddenPart::Kind::tool_calls, kCallNames);
     check(HiddenPart::Kind::reasoning, kReasoningNames);
-    const std::string& role = conversation.messages[k].role;
-    if ((role == "tool" || role == "function") && has_any(message, kContentName) &&
-        !shows(request, *text, k, with_other_words(request, k).messages.items()[k]))
-      hidden.push_back({HiddenPart::Kind::tool_result, k});
+    if (has_any(message, kContentName) && !is_plainly_shown(conversation.messages[k], *text) &&
+        !shows(request, *text, k, with_other_words(request, k).messages.items()[k])) {
+      hidden.push_back({HiddenPart::Kind::message, k});
+    }
   }
   return hidden;
 }

@@ -6,6 +6,7 @@
 
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/nn/linear.h"
+#include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/weight_norm.h"
 #include "nibble/tests/core/nn/plain_weight.h"
 
@@ -94,6 +95,28 @@ TEST_F(DoraTest, GradientsOfInputAndMagnitudeMatchFiniteDifferences) {
     };
     check(x, dx, "x");
     check(m->value, m->gradient, "m");
+  }
+}
+
+// What goes into a norm in bf16 has a gradient in f32.
+TEST_F(DoraTest, AnOutputInBf16MayHaveAGradientInF32) {
+  const Tensor x = random({kT, kIn}, "x"), dy = random({kT, kOut}, "dy");
+  const auto magnitude_gradient = [&](DType dtype) {
+    auto linear = make(0, true);
+    StepContext step = training();
+    step.compute_dtype = dtype;
+    Tensor input = Tensor::empty(pool, x.shape(), dtype), y = Tensor::empty(pool, dy.shape(), dtype);
+    ops::cast(x, input);
+    LinearSaved saved;
+    linear->forward(input, y, step, &saved);
+    Tensor dx = Tensor::zeros(pool, x.shape(), dtype);
+    linear->backward(dy, step, std::move(saved), &dx, true);
+    return m->gradient;
+  };
+  const Tensor wanted = magnitude_gradient(DType::f32), found = magnitude_gradient(DType::bf16);
+  for (int64_t i = 0; i < kOut; ++i) {
+    EXPECT_NEAR(found.data<const float>()[i], wanted.data<const float>()[i], 0.05) << i;
+    EXPECT_NE(found.data<const float>()[i], 0) << i;
   }
 }
 

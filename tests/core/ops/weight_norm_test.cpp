@@ -61,15 +61,17 @@ TEST_F(WeightNormTest, NormsOfASumComeFromItsPartsAlone) {
 }
 
 TEST_F(WeightNormTest, ColumnsAreScaledAndTheirGradientsSummed) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor x = random({37, 130}, 1, dtype), dy = random({37, 130}, 2, dtype);
+  using Dtypes = std::pair<DType, DType>;  // of x and y, of the gradient: that of a norm's input is f32
+  for (const auto& [dtype, of_dy] :
+       {Dtypes(DType::f32, DType::f32), Dtypes(DType::bf16, DType::bf16), Dtypes(DType::bf16, DType::f32)}) {
+    const Tensor x = random({37, 130}, 1, dtype), dy = random({37, 130}, 2, of_dy);
     const Tensor factors = random({130}, 3), norms = random({130}, 4);
     Tensor y = Tensor::empty(pool, x.shape(), dtype), dm = random({130}, 5);
     const Tensor before = dm.clone(pool);
     ops::scale_columns(x, factors, -1, y);
     ops::scale_columns_backward(dy, x, norms, dm);
     const auto at = [&](const Tensor& from, int64_t i) {
-      return dtype == DType::f32 ? from.data<const float>()[i] : static_cast<float>(from.data<const bf16>()[i]);
+      return from.dtype() == DType::f32 ? from.data<const float>()[i] : static_cast<float>(from.data<const bf16>()[i]);
     };
     for (int64_t n = 0; n < 130; ++n) {
       double sum = 0;

@@ -68,7 +68,7 @@ TEST(ModelChatTemplate, SeesTheVariablesThatARecordGivesIt) {
 Texts hidden(const std::string& source, const Conversation& conversation) {
   Texts names;
   for (const HiddenPart& part : model_template(source).hidden_parts(conversation)) {
-    constexpr const char* kNames[] = {"tools", "documents", "calls ", "reasoning ", "result "};
+    constexpr const char* kNames[] = {"tools", "documents", "calls ", "reasoning ", "message "};
     const std::string name = kNames[static_cast<int>(part.kind)];
     names.push_back(name + (name.back() == ' ' ? std::to_string(part.message) : ""));
   }
@@ -91,7 +91,18 @@ TEST(ModelChatTemplate, KnowsWhatATemplateHides) {
   EXPECT_EQ(hidden(plain, with_parts()), (Texts{"tools", "calls 1", "reasoning 1", "reasoning 3", "reasoning 5"}));
   EXPECT_EQ(hidden(plain, two_turns()), Texts{});
   const std::string no_tools = "{% for m in messages %}{% if m.role != 'tool' %}{{ m.content }}{% endif %}{% endfor %}";
-  EXPECT_EQ(hidden(no_tools, {{{"user", "a"}, {"tool", "b"}, {"assistant", "c"}}, ""}), Texts{"result 1"});
+  EXPECT_EQ(hidden(no_tools, {{{"user", "a"}, {"tool", "b"}, {"assistant", "c"}}, ""}), Texts{"message 1"});
+  const std::string known =
+      "{% for m in messages %}{% if m.role in ['user', 'assistant'] or loop.first and m.role == 'system' %}"
+      "{{ m.role }}: {{ m.content | trim }}{% endif %}{% endfor %}";
+  const auto of_roles = [](const Texts& roles) {
+    Conversation chat;
+    for (const std::string& role : roles) chat.messages.push_back({role, " a "});
+    return chat;
+  };
+  EXPECT_EQ(hidden(known, of_roles({"system", "user", "assistant"})), Texts{});
+  EXPECT_EQ(hidden(known, of_roles({"human", "asistant", "user", "system", "developer", "assistant"})),
+            (Texts{"message 0", "message 1", "message 3", "message 4"}));
   const std::string all =
       "{{ tools }}{% for m in messages %}{{ m.role }}{{ m.reasoning_content }}{{ m.content }}{{ m.tool_calls }}"
       "{% endfor %}";
