@@ -79,8 +79,6 @@ json answer_of(const jinja::Rendering& rendering, bool spans) {
   return {{"text", rendering.text}, {"spans", all}};
 }
 
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 void run_lines(const Flags& flags, const Apply& apply) {
   std::ifstream file(flags.jsonl, std::ios::binary);
   if (!file) throw IoError(flags.jsonl, "cannot be read", "check the path and its permissions");
@@ -96,7 +94,7 @@ void run_lines(const Flags& flags, const Apply& apply) {
     } catch (const InputError& error) {
       answer = {{"error", error.what()}};
     }
-    std::cout << dumped(answer) << '\n';
+    std::cout << json_line(answer) << '\n';
   }
 }
 
@@ -106,7 +104,7 @@ void run_one(const Flags& flags, const Apply& apply) {
   TemplateRequest request = parse_template_request(text + "}", flags.messages);
   request.add_generation_prompt = flags.add_generation_prompt;
   const json answer = answer_of(apply(std::move(request)), flags.spans);
-  std::cout << for_stream(stdout, flags.spans ? dumped(answer) + "\n" : answer.get<std::string>());
+  std::cout << for_stream(stdout, flags.spans ? json_line(answer) + "\n" : answer.get<std::string>());
 }
 
 void run(const Flags& flags) {

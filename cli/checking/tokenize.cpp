@@ -8,6 +8,7 @@
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
@@ -25,16 +26,14 @@ struct TokenizeOptions {
 
 constexpr size_t kMaxTextFile = size_t{1} << 30;
 
-std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 // The ids of a JSON array, or of a comma-separated list.
 std::vector<int32_t> read_ids(const json& value, const Tokenizer& tokenizer, const std::string& place) {
   if (!value.is_array()) throw InputError(place, "is not a list of token ids");
   std::vector<int32_t> ids;
   for (const json& id : value) {
     if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size())
-      throw InputError(place,
-                       dumped(id) + " is no token id of the vocabulary of " + std::to_string(tokenizer.vocab_size()));
+      throw InputError(
+          place, json_line(id) + " is no token id of the vocabulary of " + std::to_string(tokenizer.vocab_size()));
     ids.push_back(id.get<int32_t>());
   }
   return ids;
@@ -56,7 +55,7 @@ void run_lines(const TokenizeOptions& options, const Tokenizer& tokenizer) {
       if (!value.is_string()) throw InputError(place, "is not a JSON string");
       answer = tokenizer.encode(value.get_ref<const std::string&>(), !options.no_special);
     }
-    std::cout << dumped(answer) << '\n';
+    std::cout << json_line(answer) << '\n';
   }
 }
 
@@ -64,7 +63,7 @@ void print_ids(const std::vector<int32_t>& ids, const TokenizeOptions& options, 
   if (options.as_json) {
     json tokens = json::array();
     for (const int32_t id : ids) tokens.push_back(tokenizer.token(id));
-    std::cout << dumped({{"ids", ids}, {"tokens", tokens}}) << '\n';
+    std::cout << json_line({{"ids", ids}, {"tokens", tokens}}) << '\n';
     return;
   }
   for (size_t k = 0; k < ids.size(); ++k) std::cout << (k > 0 ? " " : "") << ids[k];
@@ -83,7 +82,7 @@ void run(const TokenizeOptions& options) {
   } else if (options.decode) {
     const json list = parse_json("[" + options.decode_ids + "]", "--decode");
     const std::string text = tokenizer->decode(read_ids(list, *tokenizer, "--decode"), options.skip_special);
-    std::cout << (options.as_json ? dumped({{"text", text}}) : text) << '\n';
+    std::cout << (options.as_json ? json_line({{"text", text}}) : text) << '\n';
   } else {
     const std::string text = options.file.empty() ? options.text : read_text_file(options.file, kMaxTextFile);
     print_ids(tokenizer->encode(text, !options.no_special), options, *tokenizer);

@@ -24,9 +24,12 @@ void say(std::FILE* stream, const char* format, ...) {
 
 void say_error(const std::string& what) { say(stderr, "error: " + what); }
 
-void print_json(const nlohmann::ordered_json& value) {
-  std::printf("%s\n", value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+std::string json_line(const nlohmann::ordered_json& value) {
+  const bool escapes = isatty(STDOUT_FILENO) == 1;  // marks in texts of others would steer it
+  return value.dump(-1, ' ', escapes, nlohmann::json::error_handler_t::replace);
 }
+
+void print_json(const nlohmann::ordered_json& value) { std::printf("%s\n", json_line(value).c_str()); }
 
 std::string for_stream(std::FILE* stream, const std::string& piece) {
   return isatty(fileno(stream)) == 1 ? visible_text(piece, Lines::many) : piece;

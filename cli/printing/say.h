@@ -15,6 +15,8 @@ void say(std::FILE* stream, const std::string& line);
 void say_error(const std::string& what);
 /// A line of JSON on standard output; what is no UTF-8 is replaced.
 void print_json(const nlohmann::ordered_json& value);
+/// The same without its end: a line for stdout, in ASCII alone where that is a terminal.
+std::string json_line(const nlohmann::ordered_json& value);
 
 /// A piece of a text as it is shown on a terminal; exactly as it is where the stream is none.
 std::string for_stream(std::FILE* stream, const std::string& piece);

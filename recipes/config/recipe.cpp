@@ -104,7 +104,10 @@ Json override_value(const std::string& key, const std::string& text) {
 void apply_override(Document& document, const std::string& override_text) {
   const size_t equals = override_text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    throw UsageError("not an override", "write key.path=value", "command line: " + override_text);
+    const bool ends_list = override_text.ends_with(']');
+    throw UsageError("not an override",
+                     ends_list ? "quote a list with blanks: 'data.train=[a, b]'" : "write key.path=value",
+                     "command line: " + override_text);
   }
   const std::string key = override_text.substr(0, equals);
   const Json value = override_value(key, override_text.substr(equals + 1));

@@ -201,8 +201,8 @@ std::vector<RecipeField> objective_fields() {
                                             "divides the logits of both")),
       only_for(
           {distillation},
-          number_field(
-              "objective.lmbda", 0, 1 + 1e-9, &ObjectiveOptions::lmbda,
+          share_field(
+              "objective.lmbda", &ObjectiveOptions::lmbda,
               "with a section rollout: the share of steps on the student's own answers; the others are on those of "
               "the data (GKD)")),
       only_for({distillation},

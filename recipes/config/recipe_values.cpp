@@ -71,8 +71,11 @@ double read_number(const Json& value, const std::string& place, const std::strin
   const double number = value.get<double>();
   const double rounded = static_cast<float>(number);
   if (std::isinf(rounded)) refuse_value(place, number > 0 ? limits : values, value);
-  if (rounded == 0 && least > 0 && number > 0) refuse_value(place, limits, value);
-  if (number < least || !(rounded < below)) refuse_value(place, values, value);
+  if (rounded == 0 && number > 0) {
+    refuse_value(place, least > 0 && !std::isfinite(below) ? limits : values + " (0, or from 1.4e-45)", value);
+  }
+  if (number < least || !(number < below)) refuse_value(place, values, value);
+  if (!(rounded < below)) refuse_value(place, values + " in 32 bits, where this is " + short_number(below), value);
   return number;
 }
 

@@ -174,6 +174,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
   DecoderConfig config = in_files;
   if (look && !recipe.pretrains()) {
     config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), in_files.vocab_size);
+    plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
     if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
   }
   check_experts(config, recipe.parallel.experts);

@@ -110,7 +110,7 @@ Value indent(Interpreter& interpreter, const Value& value, Arguments& arguments)
   const std::string whole = value.as_text() + "\n";
   const std::vector<std::string_view> lines = split_lines(whole, false);
   for (size_t k = 0; k < lines.size(); ++k) {
-    interpreter.budget().take(indention.size() + lines[k].size());
+    interpreter.budget().grow(text, indention.size() + lines[k].size());
     if (k > 0) text += '\n';
     if (k == 0 ? bound.truth(1, false) : bound.truth(2, false) || !lines[k].empty()) text += indention;
     text += lines[k];

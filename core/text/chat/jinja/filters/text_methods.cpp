@@ -223,7 +223,7 @@ Value expandtabs(Interpreter& interpreter, const Value& self, Arguments& argumen
   for (const char32_t c : code_points(self.as_text())) {
     if (c == '\t') {
       const int64_t blanks = size > 0 ? size - column % size : 0;
-      interpreter.budget().take(static_cast<size_t>(blanks));
+      interpreter.budget().grow(text, static_cast<size_t>(blanks));
       text.append(static_cast<size_t>(blanks), ' ');
       column += blanks;
     } else {

@@ -98,7 +98,7 @@ std::string replace_all(std::string_view text, std::string_view old, std::string
   if (old.empty()) {  // between all characters
     size_t position = 0;
     while (left()) {
-      budget.take(with.size());
+      budget.grow(result, with.size());
       result += with;
       if (position >= text.size()) return result;
       const size_t length = utf8_length(text[position]);
@@ -109,7 +109,7 @@ std::string replace_all(std::string_view text, std::string_view old, std::string
   }
   size_t position = 0;
   for (size_t at = find_text(text, old); at != std::string_view::npos && left(); at = find_text(text, old, position)) {
-    budget.take(with.size());
+    budget.grow(result, with.size());
     result.append(text.substr(position, at - position)).append(with);
     position = at + old.size();
   }
