@@ -150,15 +150,17 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
 std::vector<double> CommandReward::score(const std::vector<std::string>& lines,
                                          const std::function<bool(size_t)>& stop) {
   if (!child_) start();
+  failure_.clear();
   std::vector<double> scores;
   const std::string wrong = exchange(lines, stop, scores);
   if (wrong.empty() && scores.size() == lines.size()) return scores;
   end();
   if (wrong.empty()) return {};
+  const std::string reason = "the command " + recipe_.argv.front() + " " + wrong;
   if (!recipe_.null_on_failure) {
-    throw InputError(place_, "the command " + recipe_.argv.front() + " " + wrong,
-                     "mend it, or set null_on_failure to go on without its rewards");
+    throw InputError(place_, reason, "mend it, or set null_on_failure to go on without its rewards");
   }
+  failure_ = place_ + ": " + reason;
   scores.resize(lines.size(), kNothing);
   return scores;
 }

@@ -26,6 +26,9 @@ class CommandReward {
   std::vector<double> score(
       const std::vector<std::string>& lines, const std::function<bool(size_t)>& stop = [](size_t) { return false; });
 
+  /// What was wrong in the last call, where null_on_failure went on; else "".
+  const std::string& failure() const { return failure_; }
+
  private:
   struct Pipes;
   void start();
@@ -34,7 +37,7 @@ class CommandReward {
                        std::vector<double>& scores);
 
   RewardRecipe recipe_;
-  std::string place_;
+  std::string place_, failure_;
   std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<Pipes> pipes_;
 };

@@ -172,6 +172,11 @@ std::vector<std::vector<double>> Rewards::score(const std::vector<JudgedAnswer>&
   return scores;
 }
 
+std::string Rewards::failure() const {
+  const auto failed = std::ranges::find_if(commands_, [](const auto& one) { return one && !one->failure().empty(); });
+  return failed == commands_.end() ? "" : (*failed)->failure();
+}
+
 std::vector<double> Rewards::plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const {
   const RewardRecipe& recipe = recipes_[i];
   std::vector<double> own;

@@ -51,6 +51,9 @@ class Rewards {
       const std::vector<JudgedAnswer>& answers,
       const std::function<bool(size_t done, size_t of)>& stop = [](size_t, size_t) { return false; });
 
+  /// That of the first command that went on without rewards in the last call (CommandReward::failure()); else "".
+  std::string failure() const;
+
  private:
   std::vector<double> plain_scores(const std::vector<JudgedAnswer>& answers, size_t i) const;
   std::string place(size_t i) const { return "rewards (" + names_.at(i) + ")"; }

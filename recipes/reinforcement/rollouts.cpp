@@ -308,6 +308,11 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
     try {
       const std::vector<std::vector<double>> scores = rewards_->score(answers, stop);
       stopped = scores.empty();
+      if (const std::string failure = rewards_->failure(); !failure.empty() && !told_failure_) {
+        observer_.message("warning: " + failure + "; its rewards are null, and so, without another word, where it " +
+                          "fails again (null_on_failure)");
+        told_failure_ = true;
+      }
       for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
         Rollout& rollout = rollouts_[i];
         rollout.rewards.clear();

@@ -85,8 +85,9 @@ class Rollouts {
   bool whole_ = false;
   std::vector<Rollout> rollouts_;
   bool old_given_ = false;
-  int64_t equal_blocks_ = 0;  // since the process began, in which no prompt had answers with different rewards
-  bool all_level_ = false;    // the rewards to no prompt of the block differ
+  int64_t equal_blocks_ = 0;   // since the process began, in which no prompt had answers with different rewards
+  bool told_failure_ = false;  // of a command whose rewards are null since
+  bool all_level_ = false;     // the rewards to no prompt of the block differ
   Metrics metrics_;
 };
 

@@ -445,6 +445,7 @@ class Rollouts(RolloutTest):
         dies = {**self.judge("import sys\nsys.exit(3)"), "null_on_failure": True}
         done = run("train", self.rollout_recipe("out", rewards=[dies, {"type": "number", "column": "answer"}]))
         self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(done.err.count("ended with exit code 3 after 0 of 8 answers; its rewards are null"), 1, done.err)
         for answer in self.answers():
             self.assertIsNone(answer["rewards"]["command"])
             self.assertIsNotNone(answer["reward"])
