@@ -27,7 +27,7 @@ STEPS = 40
 KINDS = ("lora", "qlora", "full", "pretrain", "dpo", "kto", "orpo", "simpo")
 JOBS = KINDS[:1]
 if "NIBBLE_KILLS" in os.environ:
-    KINDS = JOBS = KINDS + tuple(DRAWING)
+    KINDS = JOBS = KINDS + ("reward", "classification") + tuple(DRAWING)
 
 
 class Tally:
@@ -92,12 +92,14 @@ class Kill(RolloutTest):
             (self.folder / "text.txt").write_text("".join(f"It is {i}, and {i * i} is its square.\n\n" for i in range(60)))
             whole["model"] = {"init": str(self.folder / "new.json"), "compute_dtype": "f32"}
             whole["data"] = {"train": str(self.folder / "text.txt"), "eval_fraction": 0.1, "format": "text", "max_length": 32}
-        if kind in ("dpo", "kto", "orpo", "simpo"):
+        if kind in ("dpo", "kto", "orpo", "simpo", "reward", "classification"):
             answers = [{"prompt_ids": [5 + i, 9, 2 * i + 4], "chosen_ids": [20 + i, 7, 2], "rejected_ids": [40, 3 + i, 11, 2]}
                        for i in range(12)]
             if kind == "kto":
                 answers = [{"prompt_ids": one["prompt_ids"], "completion_ids": one[which], "label": which == "chosen_ids"}
                            for one in answers for which in ("chosen_ids", "rejected_ids")]
+            if kind == "classification":
+                answers = [{"input_ids": one["prompt_ids"], "label": i % 3} for i, one in enumerate(answers)]
             for name in ("train", "eval"):
                 (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers))
             whole["data"] = {"train": str(self.folder / "train.jsonl"), "eval": str(self.folder / "eval.jsonl"), "max_length": 64}

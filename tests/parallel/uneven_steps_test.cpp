@@ -1,4 +1,4 @@
-// Steps whose microbatches are no power of two: the same bits on 1, 2 and 4 ranks, whatever is sharded.
+// Steps whose microbatches are no power of two: the same bits on 1, 2, 4 and 8 ranks, whatever is sharded.
 
 #include "nibble/tests/parallel/own_model.h"
 
@@ -25,6 +25,7 @@ const std::vector<Case>& cases() {
       {"Zero3Over4", 4, {{"shard", 4}}},
       {"Zero2Hybrid", 4, {{"shard", 2}, {"replicate", 2}, {"zero", 2}}},
       {"Zero3Hybrid", 4, {{"shard", 2}, {"replicate", 2}}},
+      {"Zero2Over8", 8, {{"shard", 8}, {"zero", 2}}},
   };
   return all;
 }
@@ -52,7 +53,7 @@ TEST_P(UnevenSteps, HaveTheBitsOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, UnevenSteps,
-                         testing::Combine(testing::Values("full", "lora", "sharded"), testing::Range<size_t>(0, 10)),
+                         testing::Combine(testing::Values("full", "lora", "sharded"), testing::Range<size_t>(0, 11)),
                          [](const auto& which) {
                            return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name;
                          });

@@ -247,6 +247,17 @@ TEST_P(EveryWay, OneThreadAndThreeGiveTheSameBits) {
 
 class FineTuning : public EveryWay {};
 
+TEST_P(FineTuning, TheBannerSaysHowLongItTakesAtLeast) {
+  Job job;
+  make_recipe(job);
+  job.stop_from = 1;
+  recipe_["train"]["steps"] = 10'000'000;
+  EXPECT_THROW(job.run(recipe_), Interrupted);
+  const auto says_time = [](const std::string& line) { return line.find("; time: at least ") != line.npos; };
+  const bool has_peak = recipe_["model"].value("compute_dtype", "") != "int8";
+  EXPECT_EQ(std::ranges::count_if(job.messages, says_time), has_peak ? 1 : 0);
+}
+
 TEST_P(FineTuning, OtherDataOrBaseIsRefusedWhenARunGoesOn) {
   Job job;
   make_recipe(job);

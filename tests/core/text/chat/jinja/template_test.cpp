@@ -206,6 +206,17 @@ TEST(JinjaTemplate, CountsTheStepsOfOperationsOnSharedValues) {
   }
 }
 
+// 256 MiB are the most for one value: also for one that grows piece by piece.
+TEST(JinjaTemplate, KeepsValuesThatGrowWithinTheirMost) {
+  for (const char* operation :
+       {"('\t' * 1000).expandtabs(1000000)", "('a\n' * 1000)|indent(1000000)",
+        "('x' * 1000)|replace('x', 'y' * 1000000)", "('x' * 1000).replace('', 'y' * 1000000)"}) {
+    EXPECT_NE(error_of("{{ (" + std::string(operation) + ")|length }}").find("the template makes too much text"),
+              std::string::npos)
+        << operation;
+  }
+}
+
 // What Python finds in linear time must not take the product of both lengths here: one step, for hours.
 TEST(JinjaTemplate, SearchesLongTextInLinearTime) {
   const std::string texts = "{% set a = 'a' * 2000000 %}{% set b = 'b' ~ a %}{% set c = a ~ 'b' %}{% set z = a ~ a %}";
