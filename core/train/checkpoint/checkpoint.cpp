@@ -207,7 +207,7 @@ void require_finite(const std::vector<CheckpointSlice>& slices) {
     const auto bad = std::find_if_not(elements.begin(), elements.end(), [](float v) { return std::isfinite(v); });
     if (bad == elements.end()) continue;
     throw NumericError(slice.name, "element " + std::to_string(bad - elements.begin()) + " is " + std::to_string(*bad),
-                       "the checkpoint before stands; lower optimizer.lr");
+                       "nothing saved before is lost; lower optimizer.lr");
   }
 }
 
