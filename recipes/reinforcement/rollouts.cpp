@@ -331,6 +331,7 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
       output = write_rollouts(rollouts_, rewards_->names(), {});
     } catch (const InputError& error) {
       wrong = error.what();
+      for (Rollout& rollout : rollouts_) rollout.rewards.clear();
     }
   }
   if (world.size() > 1) {

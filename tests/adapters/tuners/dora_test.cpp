@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/weight_norm.h"
@@ -102,15 +103,18 @@ TEST_F(DoraTest, GradientsOfInputAndMagnitudeMatchFiniteDifferences) {
 TEST_F(DoraTest, AnOutputInBf16MayHaveAGradientInF32) {
   const Tensor x = random({kT, kIn}, "x"), dy = random({kT, kOut}, "dy");
   const auto magnitude_gradient = [&](DType dtype) {
-    auto linear = make(0, true);
-    StepContext step = training();
-    step.compute_dtype = dtype;
+    Linear linear("m", std::make_unique<DenseWeight>(parameter("W", {kOut, kIn})));
+    m = parameter("m", {kOut});
+    auto lora =
+        std::make_unique<LoraAdapter>("m", LoraSettings{1.5, 0}, parameter("A", {kR, kIn}), parameter("B", {kOut, kR}));
+    linear.set_adapter(std::make_unique<DoraAdapter>("m", std::move(lora), m, linear.weight(), pool));
+    const StepContext step{rank, dtype};
     Tensor input = Tensor::empty(pool, x.shape(), dtype), y = Tensor::empty(pool, dy.shape(), dtype);
     ops::cast(x, input);
     LinearSaved saved;
-    linear->forward(input, y, step, &saved);
-    Tensor dx = Tensor::zeros(pool, x.shape(), dtype);
-    linear->backward(dy, step, std::move(saved), &dx, true);
+    linear.forward(input, y, step, &saved);
+    Tensor dx = Tensor::zeros(pool, x.shape(), DType::f32);
+    linear.backward(dy, step, std::move(saved), &dx, true);
     return m->gradient;
   };
   const Tensor wanted = magnitude_gradient(DType::f32), found = magnitude_gradient(DType::bf16);
