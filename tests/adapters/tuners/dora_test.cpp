@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/nn/linear.h"
+#include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/weight_norm.h"
 #include "nibble/tests/core/nn/plain_weight.h"
