@@ -57,8 +57,7 @@ void refuse_other_objective(const JsonRecord& record) {
         "in a recipe set objective.type to dpo, orpo, ...; or name data.format (--format) to take what that reads");
   }
   const std::optional<DataFormat> format = find_format(record);
-  const bool answer = format == DataFormat::completion && record.has("prompt");
-  if (format == DataFormat::completion && !answer && is_choice(record)) {
+  if (format == DataFormat::completion && !record.has("prompt") && is_choice(record)) {
     record.fail(
         "is a question with choices, of which \"answer\" has a letter and \"question\" nothing",
         "evaluate it with `nibble eval --format choices`; to train on it write the choices into the question, or "
@@ -66,7 +65,8 @@ void refuse_other_objective(const JsonRecord& record) {
   }
   for (const char* name : {"label", "kto_tag"}) {
     const Json* label = record.find(name);
-    const bool verdict = answer ? is_verdict(label) : is_truth(label);
+    // Beside a text alone, 0 and 1 are its class.
+    const bool verdict = format == DataFormat::text ? is_truth(label) : is_verdict(label);
     if (!verdict || !format) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
                 "in a recipe set objective.type to kto; or keep the good ones without the label, or name data.format "

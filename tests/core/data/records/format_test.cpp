@@ -258,6 +258,10 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
            {R"({"text": "t", "label": false})", DataFormat::text},
            {R"({"text": "t", "label": "True"})", DataFormat::text},
            {"{" + answers + R"(, "label": false})", DataFormat::chat},
+           {"{" + answers + R"(, "label": 0})", DataFormat::chat},
+           {"{" + answers + R"(, "kto_tag": 1})", DataFormat::chat},
+           {R"({"instruction": "i", "output": "o", "kto_tag": "0"})", DataFormat::alpaca},
+           {R"({"question": "q", "answer": "a", "label": "1"})", DataFormat::completion},
            {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
     EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;
     EXPECT_THAT(error_of<InputError>([&, text = json, as = format] { encode(text, as); }), HasSubstr("f:1:1: is "))
@@ -268,6 +272,10 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
   }
   // Other fields of that name are nobody's verdict.
   EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
+  for (const std::string label : {"\"physics\"", "\"\"", "null", "2", "[0]"}) {
+    EXPECT_EQ(detect("{" + answers + R"(, "label": )" + label + "}"), DataFormat::chat) << label;
+    EXPECT_EQ(detect(R"({"question": "q", "answer": "a", "label": )" + label + "}"), DataFormat::completion) << label;
+  }
   EXPECT_EQ(detect(R"({"question": "q", "choices": ["a", "b"], "answer": "b or so"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"question": "q", "answer": "B"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"question": "q: A a B b", "choices": ["a", "b"], "answer": "B"})"), DataFormat::completion);
