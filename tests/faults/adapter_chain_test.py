@@ -162,7 +162,7 @@ class Chain(program.FaultTest):
         shutil.move(self.adapter, first)
         shutil.rmtree(self.folder / "out")
         note = "note: the adapter was trained with another chat template than the model's: the adapter's is used\n"
-        recipe = self.recipe(steps=4, adapter={"path": str(first)}, data={"train": str(self.chats())},
+        recipe = self.recipe(steps=4, adapter={"path": str(first)}, data={"train": str(self.chats()), "format": "chat"},
                              optimizer={"schedule": "constant"})
         for command in ("validate", "preview", "plan"):
             ended = self.done(command, recipe)
