@@ -132,7 +132,7 @@ void run(const Flags& flags) {
   }
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
-  tokenizer_path_of(recipe, observer);  // says where it is not the model's
+  tokenizer_path_of(with_adapters_template(recipe, observer), observer);  // says where they are not the model's
   request.measure = [&](const PlanJob& job, std::span<const int64_t> tensors, int threads, int ranks) {
     return measure_under_mpi(flags, recipe, job, tensors, threads, ranks, planned);
   };

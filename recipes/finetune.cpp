@@ -16,13 +16,13 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
   Finetuning opened(recipe, rank, observer);  // the data
   RunOptions options = run_options(recipe, opened.data().total_steps());
   traced(observer.trace, Phase::io, "fingerprints",
-         [&] { add_fingerprints(options, recipe, opened.tokenizer(), opened.data().fingerprint()); });
+         [&] { add_fingerprints(options, opened.recipe(), opened.tokenizer(), opened.data().fingerprint()); });
   Run run = Run::open(options, rank, observer);  // lock, newest valid checkpoint, metrics
 
   opened.open(run.dir(), options.settings);         // model, adapter, layout over ranks, reference
   const Objective& objective = opened.objective();  // the loss
-  Training training(run, opened.model(), opened.parallel(), opened.data(), objective, recipe, opened.tokenizer(), rank,
-                    observer, opened.value());
+  Training training(run, opened.model(), opened.parallel(), opened.data(), objective, opened.recipe(),
+                    opened.tokenizer(), rank, observer, opened.value());
   if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
     rollouts->restore(run.state().rollouts);
     const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_asked(); },
@@ -43,7 +43,7 @@ FirstStep first_step(const Recipe& recipe, RankContext& rank, const Observer& ob
   use_arithmetic(recipe.model);
   Finetuning opened(recipe, rank, observer);
   RunOptions options = run_options(recipe, opened.data().total_steps());
-  add_fingerprints(options, recipe, opened.tokenizer(), opened.data().fingerprint());
+  add_fingerprints(options, opened.recipe(), opened.tokenizer(), opened.data().fingerprint());
   opened.open(scratch, options.settings);
   const auto executor = training_executor(opened.model(), opened.parallel(), opened.value(), recipe, rank);
   if (Rollouts* rollouts = opened.rollouts()) {

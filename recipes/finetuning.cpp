@@ -58,19 +58,19 @@ std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& c
 }  // namespace
 
 Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& observer)
-    : recipe_(with_all_directories(recipe)),
+    : recipe_(with_adapters_template(with_all_directories(recipe), observer)),
       rank_(rank),
       observer_(observer),
-      mesh_(recipe.parallel.mesh(), rank.comm),
-      config_(model_config(recipe.model)),
-      tokenizer_(tokenizer_path_of(recipe, observer)),
+      mesh_(recipe_.parallel.mesh(), rank.comm),
+      config_(model_config(recipe_.model)),
+      tokenizer_(tokenizer_path_of(recipe_, observer)),
       rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
-  const Encoder encoder = open_encoder(tokenizer_, recipe.data.chat_template, rows_);
-  traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe, config_, encoder, observer); });
-  check_teacher(recipe, rows_);
-  plan_adapter(recipe, config_, rows_);  // refuses what has no place before anything is opened or made
-  check_memory(recipe, *data_, rank);
-  planned_ = data_->planned(recipe);
+  const Encoder encoder = open_encoder(tokenizer_, recipe_.data.chat_template, rows_);
+  traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe_, config_, encoder, observer); });
+  check_teacher(recipe_, rows_);
+  plan_adapter(recipe_, config_, rows_);  // refuses what has no place before anything is opened or made
+  check_memory(recipe_, *data_, rank);
+  planned_ = data_->planned(recipe_);
 }
 
 void Finetuning::open(const std::filesystem::path& run_directory, const std::map<std::string, std::string>& settings) {

@@ -29,6 +29,8 @@ class Finetuning {
   /// The adapter, or the whole model, into `directory` of the run; with it the value model's.
   void export_to(const std::filesystem::path& directory);
 
+  /// With the template of the adapter that it continues.
+  const Recipe& recipe() const { return recipe_; }
   const std::string& tokenizer() const { return tokenizer_; }
   TrainingData& data() { return *data_; }
   Decoder& model() { return *model_; }
@@ -44,7 +46,7 @@ class Finetuning {
   void compute_reference(StepExecutor& executor, bool adapters_enabled,
                          const std::map<std::string, std::string>& settings);
 
-  const Recipe& recipe_;
+  const Recipe recipe_;
   Recipe planned_;  // TrainingData::planned
   RankContext& rank_;
   const Observer& observer_;

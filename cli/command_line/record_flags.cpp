@@ -28,6 +28,14 @@ void add_record_flags(Command& command, DataOptions& options) {
       "What the files call the fields of a format: prompt=question,completion=answer (data.fields of a recipe)");
   command.option("--template", options.chat_template,
                  "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
+  command
+      .option(
+          "--hidden-parts",
+          [&options](const std::string& given) {
+            options.hidden_parts = given == "drop" ? HiddenParts::drop : HiddenParts::error;
+          },
+          "Reasoning, tools and the like that the text does not show: error (default), or drop them")
+      .one_of({"drop", "error"});
 }
 
 }  // namespace nibble::cli

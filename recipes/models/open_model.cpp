@@ -75,6 +75,10 @@ DecoderConfig with_asked_head(DecoderConfig config, const ModelRecipe& base) {
   return with_score_head(std::move(config), labels, false);
 }
 
+TextSource continued_text(const Recipe& recipe) {
+  return find_text_source(recipe.model.path, recipe.adapter ? recipe.adapter->path : "", recipe.data.chat_template);
+}
+
 }  // namespace
 
 DType compute_dtype_of(const std::string& name) {
@@ -123,10 +127,18 @@ DecoderConfig model_config(const ModelRecipe& base) {
 
 std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer) {
   if (!recipe.model.tokenizer.empty()) return recipe.model.tokenizer;
-  const TextSource source =
-      find_text_source(recipe.model.path, recipe.adapter ? recipe.adapter->path : "", std::nullopt);
+  const TextSource source = continued_text(recipe);
   for (const std::string& note : source.notes) observer.message("note: " + note);
   return source.tokenizer;
+}
+
+Recipe with_adapters_template(Recipe recipe, const Observer& observer) {
+  if (!recipe.model.tokenizer.empty()) return recipe;
+  TextSource source = continued_text(recipe);
+  if (source.tokenizer != recipe.model.path || source.chat_template == recipe.data.chat_template) return recipe;
+  for (const std::string& note : source.notes) observer.message("note: " + note);
+  recipe.data.chat_template = std::move(source.chat_template);
+  return recipe;
 }
 
 AttachedAdapter open_adapter(Decoder& model, const ModelRecipe& base, const AdapterRecipe& recipe, RankContext& rank,

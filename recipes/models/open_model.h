@@ -25,6 +25,11 @@ DecoderConfig model_config(const ModelRecipe& base);
 /// the observer is told, or else the model's own directory.
 std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer = {});
 
+/// The recipe with the chat template of the adapter that it continues, where neither data.template nor model.tokenizer
+/// is given and the model has another one, which the observer is told. (One that comes with another tokenizer than the
+/// model's is tokenizer_path_of's.)
+Recipe with_adapters_template(Recipe recipe, const Observer& observer);
+
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a
 /// base that is already quantized.
 Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers = {},

@@ -126,7 +126,11 @@ TextSource find_text_source(const std::string& model, const std::string& adapter
   const std::string trained_with = default_template(adapter), of_model = default_template(model);
   if (trained_with.empty() || trained_with == of_model) return source;
   const std::filesystem::path file = std::filesystem::path(adapter) / "chat_template.jinja";
-  if (std::filesystem::is_regular_file(file)) source.chat_template = file.string();
+  if (std::filesystem::is_regular_file(file)) {
+    source.chat_template = file.string();
+  } else if (has_tokenizer) {
+    source.tokenizer = adapter;  // which has chat_template.json
+  }
   for (const std::string& name : builtin_chat_template_names()) {
     if (trained_with == builtin_chat_template_source(name)) source.chat_template = name;
   }

@@ -75,8 +75,9 @@ void try_output(const std::string& directory) { write_probe(nearest_existing(dir
 
 }  // namespace
 
-DryRun dry_run(const Recipe& recipe, const Observer& observer, int64_t previews) {
-  const DecoderConfig config = model_config(with_all_directories(recipe).model);
+DryRun dry_run(const Recipe& given, const Observer& observer, int64_t previews) {
+  const Recipe recipe = with_adapters_template(with_all_directories(given), observer);
+  const DecoderConfig config = model_config(recipe.model);
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe, observer);

@@ -155,6 +155,30 @@ class Chain(program.FaultTest):
         self.assertEqual(ended.code, 2, ended.err)
         self.assertIn("tokenizer.json of tokenizer has other content", ended.err)
 
+    def test_a_recipe_that_continues_it_takes_its_template(self):
+        (self.model / "chat_template.jinja").write_text("{{ messages[0].content }} w1 {{ messages[1].content }}")
+        self.trained()
+        first = self.folder / "first"
+        shutil.move(self.adapter, first)
+        shutil.rmtree(self.folder / "out")
+        note = "note: the adapter was trained with another chat template than the model's: the adapter's is used\n"
+        recipe = self.recipe(steps=4, adapter={"path": str(first)}, data={"train": str(self.chats()), "format": "chat"},
+                             optimizer={"schedule": "constant"})
+        for command in ("validate", "preview", "plan"):
+            ended = self.done(command, recipe)
+            self.assertEqual(ended.err.count(note), 1, f"{command}: {ended.err}")
+        self.assertIn(MARKS[0], self.done("preview", recipe).out)
+        named = ["data.template=chatml", f"output.dir={self.folder / 'named'}"]
+        self.assertNotIn(note, self.done("train", recipe, *named).err)
+        self.assertEqual(self.done("train", recipe, "train.steps=2").err.count(note), 1)
+        self.done("train", recipe)  # goes on
+        self.assertEqual(self.result(), self.result(self.folder / "named"))
+        kept = (self.adapter / "chat_template.jinja").read_text()
+        self.assertEqual(kept, (first / "chat_template.jinja").read_text())
+        (first / "chat_template.jinja").write_text(kept + " ")
+        ended = run("train", recipe, "train.steps=5")  # is another run
+        self.assertEqual(ended.code, 2, ended.err)
+
     def test_the_models_own_template_is_kept_without_a_word(self):
         (self.model / "chat_template.jinja").write_text(
             "{% for m in messages %}{{ '<|im_start|> ' + m.content + ' <|im_end|> ' }}{% endfor %}"

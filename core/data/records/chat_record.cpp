@@ -170,6 +170,27 @@ Conversation read_conversation_settings(const JsonRecord& record) {
   return conversation;
 }
 
+Conversation start_conversation(const JsonRecord& record) {
+  Conversation conversation = read_conversation_settings(record);
+  const std::string system = record.optional_text("system");
+  if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
+  return conversation;
+}
+
+ChatMessage read_answer(const JsonRecord& record, std::string text) {
+  ChatMessage answer{"assistant", std::move(text), "", "", true};
+  for (const std::string_view name : kReasoningNames) {
+    const std::string key(name);
+    const Json* value = record.find(key);
+    if (value == nullptr || value->is_number() || value->is_boolean()) continue;  // a score, or whether there is any
+    answer.reasoning = record.text(key);
+    if (answer.reasoning.empty()) continue;
+    answer.place = "\"" + record.file_name(key) + "\"";
+    break;
+  }
+  return answer;
+}
+
 std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name) {
   std::vector<ChatMessage> messages;
   const Json& turns = record.array(name);
@@ -184,9 +205,7 @@ Conversation read_conversation(const JsonRecord& record) {
   const std::string name = record.has("messages") ? "messages" : "conversations";
   if (record.array(name).empty())
     record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
-  Conversation conversation = read_conversation_settings(record);
-  const std::string system = record.optional_text("system");
-  if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
+  Conversation conversation = start_conversation(record);
   for (ChatMessage& message : read_messages(record, name)) conversation.messages.push_back(std::move(message));
   return conversation;
 }

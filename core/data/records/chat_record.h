@@ -12,5 +12,9 @@ Conversation read_conversation(const JsonRecord& record);
 std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name);
 /// The record's tools and chat_template_kwargs, no messages.
 Conversation read_conversation_settings(const JsonRecord& record);
+/// These and the record's system message, before any turn.
+Conversation start_conversation(const JsonRecord& record);
+/// `text` as the answer of a record without messages, with the reasoning that stands beside it.
+ChatMessage read_answer(const JsonRecord& record, std::string text);
 
 }  // namespace nibble

@@ -57,8 +57,7 @@ void refuse_other_objective(const JsonRecord& record) {
         "in a recipe set objective.type to dpo, orpo, ...; or name data.format (--format) to take what that reads");
   }
   const std::optional<DataFormat> format = find_format(record);
-  const bool answer = format == DataFormat::completion && record.has("prompt");
-  if (format == DataFormat::completion && !answer && is_choice(record)) {
+  if (format == DataFormat::completion && !record.has("prompt") && is_choice(record)) {
     record.fail(
         "is a question with choices, of which \"answer\" has a letter and \"question\" nothing",
         "evaluate it with `nibble eval --format choices`; to train on it write the choices into the question, or "
@@ -66,7 +65,8 @@ void refuse_other_objective(const JsonRecord& record) {
   }
   for (const char* name : {"label", "kto_tag"}) {
     const Json* label = record.find(name);
-    const bool verdict = answer ? is_verdict(label) : is_truth(label);
+    // Beside a text alone, 0 and 1 are its class.
+    const bool verdict = format == DataFormat::text ? is_truth(label) : is_verdict(label);
     if (!verdict || !format) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
                 "in a recipe set objective.type to kto; or keep the good ones without the label, or name data.format "
@@ -116,12 +116,10 @@ RenderedRecord render_conversation(const JsonRecord& record, Conversation conver
 RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
   const std::string instruction = record.text("instruction");
   const std::string input = record.optional_text("input");
-  const std::string output = record.text("output");
-  const std::string system = record.optional_text("system");
+  Conversation conversation = start_conversation(record);
+  const ChatMessage output = read_answer(record, record.text("output"));
   const bool has_history = record.has("history") && !record.array("history").empty();
   if (!options.chat_template.empty() && (options.chat_template != "alpaca" || has_history)) {
-    Conversation conversation;
-    if (!system.empty()) conversation.messages.push_back({"system", system, "", "", true});
     if (has_history) {
       for (const Json& turn : record.array("history")) {
         if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
@@ -133,16 +131,18 @@ RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& option
     }
     const std::string request = input.empty() ? instruction : instruction + "\n" + input;
     conversation.messages.push_back({"user", request, "", "", true});
-    conversation.messages.push_back({"assistant", output, "", "", true});
-    return render_conversation(record, conversation, options, encoder);
+    conversation.messages.push_back(output);
+    return render_conversation(record, std::move(conversation), options, encoder);
   }
   if (has_history)
     record.fail("has a history, which Alpaca's prompt cannot show",
                 "set data.template (--template), for example to chatml, or to a .jinja file");
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
-  rendered.text = alpaca_prompt(instruction, input, system);
-  add_trained(rendered, output);
+  conversation.messages = {output};  // the prompt has a place for the system message
+  rendered.hidden_parts = leave_out_hidden(record, options, conversation, "Alpaca's prompt");
+  rendered.text = alpaca_prompt(instruction, input, record.optional_text("system"));
+  add_trained(rendered, output.content);
   return rendered;
 }
 
@@ -151,15 +151,16 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   const char* answer_name =
       question ? "answer" : (!record.has("completion") && record.has("response") ? "response" : "completion");
   const std::string prompt = record.text(question ? "question" : "prompt");
-  const std::string answer = record.text(answer_name);
-  if (!options.chat_template.empty()) {
-    const Conversation conversation{{{"user", prompt, "", "", true}, {"assistant", answer, "", "", true}}, ""};
-    return render_conversation(record, conversation, options, encoder);
-  }
+  const ChatMessage answer = read_answer(record, record.text(answer_name));
+  Conversation conversation = start_conversation(record);
+  if (!options.chat_template.empty()) conversation.messages.push_back({"user", prompt, "", "", true});
+  conversation.messages.push_back(answer);
+  if (!options.chat_template.empty()) return render_conversation(record, std::move(conversation), options, encoder);
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
+  rendered.hidden_parts = leave_out_hidden(record, options, conversation, "a text without a chat template");
   rendered.text = question ? "Question: " + prompt + "\nAnswer:" : prompt;
-  add_trained(rendered, question ? " " + answer : answer);
+  add_trained(rendered, question ? " " + answer.content : answer.content);
   return rendered;
 }
 

@@ -49,6 +49,8 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 ///   answer.
 /// - completion: prompt and completion (response), one after the other, then EOS. question and answer (GSM8K) become
 ///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn.
+///   Beside an answer of alpaca or completion, turns have system, tools, documents and reasoning as chat has; the text
+///   without a chat template has no place for them (alpaca: but for system), see DataOptions::hidden_parts.
 /// - text: text, then EOS, all trained.
 /// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
 ///   each, for samples that belong together.

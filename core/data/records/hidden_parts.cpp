@@ -24,6 +24,14 @@ std::string name_of(const HiddenPart& part, const Conversation& conversation) {
   }
 }
 
+void refuse_hidden(const JsonRecord& record, const DataOptions& options, const std::string& part,
+                   const std::string& text) {
+  if (options.hidden_parts == HiddenParts::drop) return;
+  record.fail("has " + part + ", which " + text + " does not show",
+              "choose a data.template (--template) that does, or leave such parts out: data.hidden_parts=drop "
+              "(--hidden-parts drop)");
+}
+
 }  // namespace
 
 bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, const Encoder& encoder,
@@ -35,16 +43,27 @@ bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, con
   } catch (const InputError& error) {
     record.fail(error.what());
   }
-  if (!hidden.empty() && options.hidden_parts != HiddenParts::drop) {
-    record.fail("has " + name_of(hidden.front(), conversation) + ", which the chat template does not show",
-                "choose a data.template (--template) that does, or train without such parts: data.hidden_parts=drop");
-  }
+  if (!hidden.empty()) refuse_hidden(record, options, name_of(hidden.front(), conversation), "the chat template");
   for (const HiddenPart& part : hidden) {  // built-in templates would refuse them
     if (part.kind == HiddenPart::Kind::tools) conversation.tools.clear();
     if (part.kind == HiddenPart::Kind::documents) conversation.documents.clear();
     if (part.kind == HiddenPart::Kind::tool_calls) conversation.messages[part.message].tool_calls.clear();
     if (part.kind == HiddenPart::Kind::reasoning) conversation.messages[part.message].reasoning.clear();
   }
+  return !hidden.empty();
+}
+
+bool leave_out_hidden(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
+                      const std::string& text) {
+  std::vector<std::string> hidden;
+  if (!conversation.tools.empty()) hidden.push_back(name_of({HiddenPart::Kind::tools, 0}, conversation));
+  if (!conversation.documents.empty()) hidden.push_back(name_of({HiddenPart::Kind::documents, 0}, conversation));
+  for (size_t k = 0; k < conversation.messages.size(); ++k) {
+    const ChatMessage& message = conversation.messages[k];
+    if (message.role == "system") hidden.emplace_back("a system prompt");
+    if (!message.reasoning.empty()) hidden.push_back(name_of({HiddenPart::Kind::reasoning, k}, conversation));
+  }
+  if (!hidden.empty()) refuse_hidden(record, options, hidden.front(), text);
   return !hidden.empty();
 }
 

@@ -62,5 +62,65 @@ TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
   set_threads(before);
 }
 
+// Model and adapter with one tokenizer.
+struct Continued {
+  test::TemporaryDirectory folder;
+  Recipe recipe = recipe_with({{"path", (folder.path() / "adapter").string()}});
+  std::vector<std::string> notes;
+
+  Continued() {
+    recipe.model.path = (folder.path() / "model").string();
+    for (const char* place : {"model", "adapter"}) write(place, "tokenizer.json", "{}");
+  }
+  void write(const std::string& place, const std::string& file, const std::string& text) const {
+    std::filesystem::create_directories(folder.path() / place);
+    test::write_bytes(folder.path() / place / file, text);
+  }
+  std::string chosen() {
+    Observer observer;
+    observer.on_message = [this](const std::string& note) { notes.push_back(note); };
+    notes.clear();
+    const Recipe continued = with_adapters_template(recipe, observer);
+    tokenizer_path_of(continued, observer);
+    return continued.data.chat_template;
+  }
+};
+
+TEST(ContinuedTemplate, IsTheAdaptersWhereTheRecipeNamesNone) {
+  Continued run;
+  const std::string file = (run.folder.path() / "adapter/chat_template.jinja").string();
+  EXPECT_EQ(run.chosen(), "");
+  run.write("adapter", "chat_template.jinja", "{{ 'a' }}");
+  EXPECT_EQ(run.chosen(), file);
+  EXPECT_TRUE(run.notes.empty()) << "the model has none";
+  run.write("model", "chat_template.jinja", "{{ 'm' }}");
+  EXPECT_EQ(run.chosen(), file);
+  EXPECT_EQ(run.notes, std::vector<std::string>{"note: the adapter was trained with another chat template than the "
+                                                "model's: the adapter's is used"});
+  run.write("model", "chat_template.jinja", "{{ 'a' }}");
+  EXPECT_EQ(run.chosen(), "") << "the model's is the same";
+}
+
+TEST(ContinuedTemplate, GivesWayToWhatTheRecipeNames) {
+  Continued run;
+  run.write("adapter", "chat_template.jinja", "{{ 'a' }}");
+  run.recipe.data.chat_template = "chatml";
+  EXPECT_EQ(run.chosen(), "chatml");
+  run.recipe.data.chat_template.clear();
+  run.recipe.model.tokenizer = run.recipe.model.path;
+  EXPECT_EQ(run.chosen(), "");
+  EXPECT_TRUE(run.notes.empty());
+}
+
+TEST(ContinuedTemplate, ComesWithTheAdaptersTokenizerWhereNoJinjaFileHasIt) {
+  Continued run;
+  EXPECT_EQ(tokenizer_path_of(run.recipe), run.recipe.model.path);
+  run.write("adapter", "chat_template.json", R"({"chat_template": "{{ 'a' }}"})");
+  run.write("model", "chat_template.json", R"({"chat_template": "{{ 'm' }}"})");
+  EXPECT_EQ(run.chosen(), "");
+  EXPECT_EQ(run.notes.size(), 1u);
+  EXPECT_EQ(tokenizer_path_of(run.recipe), run.recipe.adapter->path);
+}
+
 }  // namespace
 }  // namespace nibble

@@ -258,6 +258,10 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
            {R"({"text": "t", "label": false})", DataFormat::text},
            {R"({"text": "t", "label": "True"})", DataFormat::text},
            {"{" + answers + R"(, "label": false})", DataFormat::chat},
+           {"{" + answers + R"(, "label": 0})", DataFormat::chat},
+           {"{" + answers + R"(, "kto_tag": 1})", DataFormat::chat},
+           {R"({"instruction": "i", "output": "o", "kto_tag": "0"})", DataFormat::alpaca},
+           {R"({"question": "q", "answer": "a", "label": "1"})", DataFormat::completion},
            {"{" + answers + R"(, "chosen": [], "rejected": []})", DataFormat::chat}}) {
     EXPECT_THAT(error_of<InputError>([&, text = json] { detect(text); }), HasSubstr("name data.format")) << json;
     EXPECT_THAT(error_of<InputError>([&, text = json, as = format] { encode(text, as); }), HasSubstr("f:1:1: is "))
@@ -268,6 +272,10 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
   }
   // Other fields of that name are nobody's verdict.
   EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
+  for (const std::string label : {"\"physics\"", "\"\"", "null", "2", "[0]"}) {
+    EXPECT_EQ(detect("{" + answers + R"(, "label": )" + label + "}"), DataFormat::chat) << label;
+    EXPECT_EQ(detect(R"({"question": "q", "answer": "a", "label": )" + label + "}"), DataFormat::completion) << label;
+  }
   EXPECT_EQ(detect(R"({"question": "q", "choices": ["a", "b"], "answer": "b or so"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"question": "q", "answer": "B"})"), DataFormat::completion);
   EXPECT_EQ(detect(R"({"question": "q: A a B b", "choices": ["a", "b"], "answer": "B"})"), DataFormat::completion);
@@ -293,6 +301,72 @@ TEST(Format, PartsThatTheTemplateHidesAreRefusedOrLeftOutAndCounted) {
   const EncodedRecord encoded =
       encode_record(render_record("f", {thoughtful, 1, 1}, DataFormat::chat, options, encoder), encoder);
   EXPECT_TRUE(encoded.hidden_parts);
+  options = {};
+  options.chat_template = "some";
+  const std::string pair = R"({"prompt": "u", "completion": "a", "reasoning": "r"})";
+  EXPECT_THAT(error_of<InputError>([&] { encode(pair, DataFormat::completion, options, encoder); }),
+              StartsWith("f:1:1: has reasoning in \"reasoning\", which the chat template does not show"));
+  options.hidden_parts = HiddenParts::drop;
+  EXPECT_EQ(shown(encode(pair, DataFormat::completion, options, encoder)), "[u]a!\n");
+}
+
+// Prompt and answer under the names of each format that has no messages, up to where more fields may follow.
+const std::string kBare[] = {R"({"prompt": "q", "completion": "a")", R"({"prompt": "q", "response": "a")",
+                             R"({"question": "q", "answer": "a")", R"({"instruction": "q", "output": "a")"};
+
+DataFormat format_of(const std::string& bare) { return detect(bare + "}"); }
+
+TEST(Format, WhatStandsBesidePromptAndAnswerGoesToTheTemplate) {
+  Conversation seen;
+  Encoder encoder = byte_encoder();
+  encoder.render_chat = [&](const Conversation& chat) {
+    seen = chat;
+    return RenderedChat{"a", {{0, 1}}};
+  };
+  DataOptions options;
+  options.chat_template = "some";
+  for (const std::string& bare : kBare) {
+    encode(bare + R"(, "system": "s", "tools": "[{\"name\": \"f\"}]", "documents": [{"text": "d"}], "thinking": "r",
+                   "chat_template_kwargs": {"k": 1}})",
+           format_of(bare), options, encoder);
+    ASSERT_EQ(seen.messages.size(), 3u) << bare;
+    EXPECT_EQ(seen.messages[0].role + seen.messages[0].content, "systems") << bare;
+    EXPECT_EQ(seen.messages[2].content + seen.messages[2].reasoning, "ar") << bare;
+    EXPECT_EQ(seen.tools + seen.documents, R"([{"name":"f"}][{"text":"d"}])") << bare;
+    EXPECT_EQ(seen.template_arguments, R"({"k":1})") << bare;
+  }
+}
+
+TEST(Format, WhatStandsBesidePromptAndAnswerIsRefusedOrLeftOutWhereNoTemplateShowsIt) {
+  const std::vector<std::pair<std::string, std::string>> parts = {
+      {R"("tools": [{"name": "f"}])", "a list of tools"},
+      {R"("functions": "[{\"name\": \"f\"}]")", "a list of tools"},
+      {R"("documents": [{"text": "d"}])", "documents"},
+      {R"("reasoning_content": "r")", "reasoning in \"reasoning_content\""},
+      {R"("system": "s")", "a system prompt"}};
+  for (const std::string& bare : kBare) {
+    const DataFormat format = format_of(bare);
+    const bool alpaca = format == DataFormat::alpaca;
+    DataOptions drop;
+    drop.hidden_parts = HiddenParts::drop;
+    const std::string alone = shown(encode(bare + "}", format));
+    for (const auto& [part, name] : parts) {
+      const std::string json = bare + ", " + part + "}";
+      if (alpaca && name == "a system prompt") continue;  // which its prompt has a place for
+      EXPECT_THAT(error_of<InputError>([&, text = json] { encode(text, format); }),
+                  StartsWith("f:1:1: has " + name + ", which " +
+                             (alpaca ? "Alpaca's prompt" : "a text without a chat template") + " does not show; "))
+          << json;
+      const RenderedRecord rendered = render_record("f", {json, 1, 1}, format, drop, byte_encoder());
+      EXPECT_TRUE(rendered.hidden_parts) << json;
+      EXPECT_EQ(shown(encode(json, format, drop)), alone) << json;
+    }
+    for (const std::string part : {R"("tools": "")", R"("tools": "[]")", R"("documents": [])", R"("functions": null)",
+                                   R"("system": "")", R"("system": null)", R"("reasoning": "")", R"("reasoning": null)",
+                                   R"("reasoning": 0.5)", R"("thinking": true)"}) {
+      EXPECT_EQ(shown(encode(bare + ", " + part + "}", format)), alone) << part;
+    }
+  }
 }
 
 TEST(Format, AConversationWithoutTemplateIsRefused) {

@@ -169,9 +169,8 @@ TEST(HiddenParts, OfEveryFormatWithMessagesAreRefusedOrLeftOutAndCounted) {
     const std::string path = files.write("d.jsonl", "{" + fields + "}");
     EXPECT_EQ(error_of<InputError>([&] { load(path, options, plain_encoder()); }),
               path + ":1:1: has " + part +
-                  ", which the chat template does not show; choose a data.template (--template) that does, or train "
-                  "without such "
-                  "parts: data.hidden_parts=drop");
+                  ", which the chat template does not show; choose a data.template (--template) that does, or leave "
+                  "such parts out: data.hidden_parts=drop (--hidden-parts drop)");
     options.hidden_parts = HiddenParts::drop;
     EXPECT_EQ(load(path, options, plain_encoder()).report().hidden_parts, 1) << fields;
   }
