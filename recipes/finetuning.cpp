@@ -78,7 +78,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   tensor_ = tensor_parallel(config_, mesh_.tensor(), rank_.pool, observer_.trace);
   experts_ = expert_parallel(config_, mesh_.experts(), *recipe_.train.gradient_sum, rank_.pool, observer_.trace);
   const LayerRange own = stage_layers(planned_, config_, mesh_, rank_);
-  activations_ = activation_policy(planned_, own, run_directory, rank_, observer_);
+  activations_ = activation_policy(recipe_, *data_, own, run_directory, rank_, observer_);
   const bool keeps = keeps_reference(recipe_);
   if (names_reference_directory(recipe_.objective) && !keeps) {  // closed before the model is opened
     compute_reference(ReferenceModel(planned_, rows_, mesh_, rank_, observer_).executor(), true, settings);

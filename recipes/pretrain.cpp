@@ -39,7 +39,7 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   const auto experts = expert_parallel(config, mesh.experts(), *recipe.train.gradient_sum, rank.pool, observer.trace);
   const Recipe planned = data.planned(recipe);
   const LayerRange own = stage_layers(planned, config, mesh, rank);
-  const ActivationPolicy activations = activation_policy(planned, own, run.dir(), rank, observer);
+  const ActivationPolicy activations = activation_policy(recipe, data, own, run.dir(), rank, observer);
   Decoder model = random_decoder(config, rank.seed, rank, own, tensor.get(), experts.get());
   activations.apply(model);
   ParallelModel parallel = parallelize(model, true, parallel_options(recipe), mesh, rank);

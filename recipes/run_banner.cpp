@@ -24,9 +24,9 @@ std::string method_of(const Recipe& recipe, Decoder& model) {
   return (!recipe.adapter ? "full fine-tuning of " : packed ? "QLoRA on " : "LoRA on ") + base_of(recipe);
 }
 
-std::string planned_memory(const Recipe& recipe, const RankContext& rank) {
+std::string planned_memory(const Recipe& recipe, const TrainingData& data, const RankContext& rank) {
   try {
-    const PlanJob job = plan_job(recipe);
+    const PlanJob job = plan_job(recipe, data);
     PlanLayout layout = plan_layout(recipe);
     const auto budget = static_cast<int64_t>(rank.pool.budget());
     const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);
@@ -58,8 +58,8 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
   const std::string trained = " (" + grouped_text(report.trained_tokens) + " trained)";
   lines.push_back("data: " + counts_text(recipe, report) + (trains_tokens(recipe) ? trained : "") + "; " +
                   count_text(data.total_steps(), "step"));
-  std::string planned = "planned memory: " + planned_memory(data.planned(recipe), rank) +
-                        (ranks > 1 ? " on the rank that needs most" : "");
+  std::string planned =
+      "planned memory: " + planned_memory(recipe, data, rank) + (ranks > 1 ? " on the rank that needs most" : "");
   if (ranks == 1 && peak > 0) {
     double operations = 0;
     const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);

@@ -40,7 +40,7 @@ void ActivationPolicy::apply(Decoder& model) const {
   model.set_spill(spill.get());
 }
 
-ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
+ActivationPolicy activation_policy(const Recipe& recipe, const TrainingData& data, const LayerRange& own,
                                    const std::filesystem::path& run_directory, RankContext& rank,
                                    const Observer& observer) {
   const auto& granularity = recipe.train.gradient_checkpointing;
@@ -48,7 +48,7 @@ ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
   policy.recompute_below = granularity == Recompute::block ? own.end : 0;
   if (granularity && !recipe.parallel.offload_activations) return policy;
 
-  const PlanJob job = plan_job(recipe);
+  const PlanJob job = plan_job(recipe, data);
   PlanLayout layout = plan_layout(recipe);
   const int64_t budget = least_of_all(static_cast<int64_t>(rank.pool.budget()), rank.comm);
   const std::vector<int64_t> stages = place_stages(job, layout, rank.threads, budget);

@@ -8,6 +8,8 @@
 
 namespace nibble {
 
+class TrainingData;
+
 /// The smallest of all ranks' values: by numbers of their own they would compute different things together. Collective.
 int64_t least_of_all(int64_t value, Communicator& ranks);
 
@@ -23,7 +25,7 @@ struct ActivationPolicy {
 /// that the memory budget asks for (without a budget: what the machine has left, shared by the ranks), and says how
 /// many. The file for activations lies in `run_directory` or where the recipe says, with the room that the plan says.
 /// Collective. Throws IoError when there is less.
-ActivationPolicy activation_policy(const Recipe& recipe, const LayerRange& own,
+ActivationPolicy activation_policy(const Recipe& recipe, const TrainingData& data, const LayerRange& own,
                                    const std::filesystem::path& run_directory, RankContext& rank,
                                    const Observer& observer);
 

@@ -18,7 +18,7 @@ namespace {
 
 // What no run on these data does without: a plan from the recipe alone takes every sample to be of data.max_length.
 PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
-  PlanJob job = plan_job(data.planned(recipe));
+  PlanJob job = plan_job(recipe, data);
   job.saves_midway = false;        // it may end before
   constexpr int64_t kSteps = 100;  // looked at
   int64_t most = 1, passes = 1;

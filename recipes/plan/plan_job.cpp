@@ -8,6 +8,7 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"
@@ -115,36 +116,66 @@ class StoredBase {
   DType dense_ = DType::bf16;
 };
 
-// Every token of the data takes 8 bytes (its id and its label): about 4 characters of text; 5 or 6 of a file of ids,
-// twice as many where the labels are written too.
-double bytes_in_memory(const fs::path& data) {
+// Of a sample its row and its place in the epoch's order are held, 24 bytes each; as many again while that is made.
+constexpr int64_t kDataTokenBytes = 4, kSampleBytes = 96;
+// What reading holds at once of a data set that is mapped from data.cache.
+constexpr int64_t kMappedDataBytes = int64_t{16} << 20;
+
+int64_t bytes_of(const Dataset& data) {
+  const int64_t bytes = kDataTokenBytes * data.report().tokens + kSampleBytes * data.size();
+  return data.scratch().empty() ? bytes : std::min(bytes, kMappedDataBytes);
+}
+
+// A guess before the file is read: 2 characters of text a token; 5 of a file of ids, twice as many where the labels are
+// written too. Compressed files hold three times their bytes, Parquet files twice.
+int64_t guessed_bytes(const fs::path& data) {
   std::string start(size_t{64} << 10, '\0');
   std::ifstream file(data, std::ios::binary);
   file.read(start.data(), std::ssize(start));
+  start.resize(static_cast<size_t>(file.gcount()));
+  std::error_code ignored;
+  const auto size = static_cast<double>(start.empty() ? 0 : fs::file_size(data, ignored));
+  const std::string type = data.extension();
+  if (type == ".gz" || type == ".zst") return std::llround(3 * 2 * size);
+  if (type == ".parquet") return std::llround(2 * 2 * size);
   const auto has = [&](const char* name) { return start.find(name) != std::string::npos; };
-  if (!has("\"input_ids\"")) return 2;
-  return has("\"labels\"") ? 0.75 : 1.5;
+  const double of_byte = !has("\"input_ids\"") ? 2 : has("\"labels\"") ? 0.4 : 0.8;
+  const auto records = static_cast<double>(std::ranges::count(start, '\n'));
+  const double of_start = records / static_cast<double>(std::max<size_t>(1, start.size()));
+  return std::llround((of_byte + kSampleBytes * of_start) * size);
+}
+
+// Data that are not there yet count nothing.
+int64_t guessed_bytes(const std::vector<DataSource>& sources, DataSplit split) {
+  int64_t bytes = 0;
+  for (const DataSource& source : sources) {
+    try {
+      for (const DataFile& file : find_data_files({source}, split)) bytes += guessed_bytes(file.path);
+    } catch (const InputError&) {
+      continue;
+    }
+  }
+  return bytes;
+}
+
+// data: what a run has read of them, or null.
+int64_t data_bytes(const Recipe& recipe, const TrainingData* data) {
+  if (data) return bytes_of(data->train().dataset()) + (data->has_eval() ? bytes_of(data->eval().dataset()) : 0);
+  const std::string& answers = recipe.objective.rollout.file;
+  const auto train = answers.empty() ? recipe.data.train : std::vector<DataSource>{{.path = answers}};
+  const int64_t bytes = guessed_bytes(train, DataSplit::train) + guessed_bytes(recipe.data.eval, DataSplit::eval);
+  return recipe.data.cache.empty() ? bytes : std::min(bytes, kMappedDataBytes);
 }
 
 // What a tokenizer holds for a token: its text, its id by the text, its merge.
 constexpr int64_t kTokenBytes = 160;
 
-// The data as far as their files tell, and the tokenizer where it is kept: of answers that are drawn.
-int64_t program_bytes(const Recipe& recipe, int64_t rows) {
-  std::error_code ignored;
-  int64_t bytes = 0;
-  const auto size = [&](const fs::path& path) {
-    const auto bytes_of_file = fs::file_size(path, ignored);
-    return ignored ? int64_t{0} : static_cast<int64_t>(bytes_of_file);
-  };
+// Of the tokenizer where it is kept, for answers that are drawn, or trained.
+int64_t tokenizer_bytes(const Recipe& recipe, int64_t rows) {
   const bool trains_tokenizer = recipe.pretrains() && recipe.model.tokenizer.empty();
-  if (trains_tokenizer) bytes += kTokenizerTraining;
+  int64_t bytes = trains_tokenizer ? kTokenizerTraining : 0;
   if (recipe.train.samples > 0 || recipe.has_rollouts()) {
     bytes += kTokenBytes * (trains_tokenizer ? rows : tokenizer_vocab_size(tokenizer_path_of(recipe)));
-  }
-  for (const auto& source : recipe.data.train) {
-    if (!fs::is_regular_file(source.path, ignored)) continue;
-    bytes += std::llround(bytes_in_memory(source.path) * static_cast<double>(size(source.path)));
   }
   return bytes;
 }
@@ -169,7 +200,7 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
-PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
+PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, const TrainingData* data = nullptr) {
   Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
   if (look && !recipe.pretrains()) {
@@ -232,7 +263,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look) {
   const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
   job.saves_midway =
       saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
-  job.program_bytes = look ? program_bytes(recipe, config.vocab_size) : 0;
+  if (look) job.program_bytes = tokenizer_bytes(recipe, config.vocab_size) + data_bytes(recipe, data);
   return job;
 }
 
@@ -247,6 +278,11 @@ AdapterOptions planned_adapter(const AdapterRecipe& of) {
 
 PlanJob plan_job(const Recipe& recipe) {
   return job_of(recipe, model_config(with_all_directories(recipe).model), true);
+}
+
+PlanJob plan_job(const Recipe& recipe, const TrainingData& data) {
+  const Recipe planned = data.planned(recipe);
+  return job_of(planned, model_config(with_all_directories(planned).model), true, &data);
 }
 
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config) { return job_of(recipe, config, false); }

@@ -6,9 +6,14 @@
 
 namespace nibble {
 
+class TrainingData;
+
 /// The training that `recipe` describes. A directory without weight files is taken to hold what its config.json says
 /// (torch_dtype, quantization_config). Throws as model_config and match_target_modules do.
 PlanJob plan_job(const Recipe& recipe);
+/// That of a run, which has read its data: their tokens and samples are counted, not guessed from the files, and
+/// data.max_length is that of TrainingData::planned.
+PlanJob plan_job(const Recipe& recipe, const TrainingData& data);
 /// The same for a model whose config is given, its path not looked at: as bf16 weights in a file.
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config);
 
