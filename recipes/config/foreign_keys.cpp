@@ -18,7 +18,7 @@ const Ours kKeys[] = {
     {"model.tokenizer", {"tokenizer_name", "tokenizer_path", "tokenizer_config"}},
     {"model.quantize", {"load_in_4bit", "load_in_8bit", "quantization_bit", "bnb_4bit_quant_type"}},
     {"model.double_quant", {"bnb_4bit_use_double_quant", "use_bnb_nested_quant", "double_quantization"}},
-    {"model.router_aux_loss_coef", {"moe_aux_loss_coef"}},
+    {"model.router_aux_loss_coef", {"moe_aux_loss_coef", "router_aux_loss_coef"}},
     {"model.compute_dtype", {"bnb_4bit_compute_dtype", "torch_dtype", "dtype", "bf16", "fp16"}},
     {"adapter.r", {"rank", "lora_rank", "lora_r"}},
     {"adapter.lora_alpha", {"alpha"}},

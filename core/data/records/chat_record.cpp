@@ -192,6 +192,8 @@ ChatMessage read_answer(const JsonRecord& record, std::string text) {
 }
 
 std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name) {
+  const Json* given = record.find(name);
+  if (given != nullptr && given->is_object()) return {read_message({record, *given, name}, given->contains("from"))};
   std::vector<ChatMessage> messages;
   const Json& turns = record.array(name);
   for (size_t i = 0; i < turns.size(); ++i) {
@@ -208,6 +210,29 @@ Conversation read_conversation(const JsonRecord& record) {
   Conversation conversation = start_conversation(record);
   for (ChatMessage& message : read_messages(record, name)) conversation.messages.push_back(std::move(message));
   return conversation;
+}
+
+TextOrMessages read_alpaca_prompt(const JsonRecord& record, bool as_messages) {
+  const std::string instruction = record.text("instruction"), input = record.optional_text("input");
+  const std::string system = record.optional_text("system");
+  const Json history = record.has("history") ? record.array("history") : Json::array();
+  if (!as_messages) {
+    if (!history.empty())
+      record.fail("has a history, which Alpaca's prompt cannot show",
+                  "set data.template (--template), for example to chatml, or to a .jinja file");
+    return {alpaca_prompt(instruction, input, system), {}, false};
+  }
+  TextOrMessages prompt{{}, {}, true};
+  if (!system.empty()) prompt.messages.push_back({"system", system, "", "", true});
+  for (const Json& turn : history) {
+    if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
+      record.fail("field \"history\" must be a list of pairs of strings");
+    }
+    prompt.messages.push_back({"user", turn[0].get<std::string>(), "", "", true});
+    prompt.messages.push_back({"assistant", turn[1].get<std::string>(), "", "", true});
+  }
+  prompt.messages.push_back({"user", input.empty() ? instruction : instruction + "\n" + input, "", "", true});
+  return prompt;
 }
 
 }  // namespace nibble

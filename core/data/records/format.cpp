@@ -50,7 +50,7 @@ bool is_choice(const JsonRecord& record) {
 
 // What is no example to follow must not become one because the fields of one are in it as well.
 void refuse_other_objective(const JsonRecord& record) {
-  for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages"}) {
+  for (const char* name : {"chosen", "rejected", "chosen_messages", "rejected_messages", "preferred_output"}) {
     if (!record.has(name)) continue;
     record.fail(
         "is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
@@ -69,8 +69,9 @@ void refuse_other_objective(const JsonRecord& record) {
     const bool verdict = format == DataFormat::text ? is_truth(label) : is_verdict(label);
     if (!verdict || !format) continue;
     record.fail("is labelled as a good or a bad answer (\"" + std::string(name) + "\": " + label->dump() + ")",
-                "in a recipe set objective.type to kto; or keep the good ones without the label, or name data.format "
-                "(--format " +
+                std::string("in a recipe set objective.type to ") +
+                    (format == DataFormat::text ? "classification" : "kto") +
+                    "; or keep the good ones without the label, or name data.format (--format " +
                     std::string(data_format_name(*format)) + ") to take all of them as good");
   }
 }
@@ -114,34 +115,19 @@ RenderedRecord render_conversation(const JsonRecord& record, Conversation conver
 }
 
 RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
-  const std::string instruction = record.text("instruction");
-  const std::string input = record.optional_text("input");
-  Conversation conversation = start_conversation(record);
-  const ChatMessage output = read_answer(record, record.text("output"));
   const bool has_history = record.has("history") && !record.array("history").empty();
-  if (!options.chat_template.empty() && (options.chat_template != "alpaca" || has_history)) {
-    if (has_history) {
-      for (const Json& turn : record.array("history")) {
-        if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
-          record.fail("field \"history\" must be a list of pairs of strings");
-        }
-        conversation.messages.push_back({"user", turn[0].get<std::string>(), "", "", true});
-        conversation.messages.push_back({"assistant", turn[1].get<std::string>(), "", "", true});
-      }
-    }
-    const std::string request = input.empty() ? instruction : instruction + "\n" + input;
-    conversation.messages.push_back({"user", request, "", "", true});
-    conversation.messages.push_back(output);
-    return render_conversation(record, std::move(conversation), options, encoder);
-  }
-  if (has_history)
-    record.fail("has a history, which Alpaca's prompt cannot show",
-                "set data.template (--template), for example to chatml, or to a .jinja file");
+  TextOrMessages prompt =
+      read_alpaca_prompt(record, !options.chat_template.empty() && (options.chat_template != "alpaca" || has_history));
+  const ChatMessage output = read_answer(record, record.text("output"));
+  Conversation conversation = read_conversation_settings(record);
+  conversation.messages = std::move(prompt.messages);
+  conversation.messages.push_back(output);
+  if (prompt.is_chat) return render_conversation(record, std::move(conversation), options, encoder);
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
-  conversation.messages = {output};  // the prompt has a place for the system message
+  // The text has a place for the system message.
   rendered.hidden_parts = leave_out_hidden(record, options, conversation, "Alpaca's prompt");
-  rendered.text = alpaca_prompt(instruction, input, record.optional_text("system"));
+  rendered.text = std::move(prompt.text);
   add_trained(rendered, output.content);
   return rendered;
 }

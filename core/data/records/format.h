@@ -55,8 +55,11 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 /// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
 ///   each, for samples that belong together.
 /// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
-///   prompt_ids, chosen_ids, rejected_ids; optional margin. A prompt that is not there is what both have in common.
-/// - unpaired: prompt and completion likewise, label: true or false. Values: 1 or 0, and the ids that max_length took.
+///   prompt_ids, chosen_ids, rejected_ids; optional margin. The prompt may be messages, conversations or Alpaca's
+///   instruction, too, an answer one message, and OpenAI's input, preferred_output, non_preferred_output are read. A
+///   prompt that is not there is what both have in common.
+/// - unpaired: prompt and completion likewise, or messages that end with the answer, or instruction and output; label
+///   (or kto_tag): true or false. Values: 1 or 0, and the ids that max_length took.
 /// - labeled: text (with `chat_template` set, one user turn), messages or input_ids, label: a number or a list of them.
 /// - prompts: prompt: text, messages or prompt_ids. Nothing is trained: answers come while the run goes on.
 /// - rollouts: prompt_ids, completion_ids, reward (or score; null: none), optional old_logprobs and truncated. Values:

@@ -104,6 +104,13 @@ const Json& JsonRecord::array(const std::string& name) const {
   return *value;
 }
 
+void JsonRecord::take_fields_of(const std::string& name) {
+  const Json* inner = find(name);
+  if (inner == nullptr) fail_missing(name);
+  if (!inner->is_object()) fail_type(file_name(name), *inner, "an object");
+  object_.update(Json(*inner));
+}
+
 std::string JsonRecord::field_names() const {
   std::string names;
   for (const auto& item : object_.items()) {

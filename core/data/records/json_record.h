@@ -35,6 +35,8 @@ class JsonRecord {
   std::string optional_text(const std::string& name) const;
   /// An array field; throws InputError when it is missing or no array.
   const Json& array(const std::string& name) const;
+  /// Takes the fields of the object in our field `name` for the record's own; throws InputError where it is none.
+  void take_fields_of(const std::string& name);
 
   /// "\"prompt\", \"completion\" (null)", for messages.
   std::string field_names() const;

@@ -13,17 +13,16 @@ namespace nibble {
 
 namespace {
 
-// A prompt or an answer: text or messages.
-struct Part {
-  std::string text;
-  std::vector<ChatMessage> messages;
-  bool is_chat = false;
+// Answers to one prompt, where the record has one beside them.
+struct Answers {
+  std::optional<TextOrMessages> prompt;
+  std::vector<TextOrMessages> all;
 };
 
-Part read_part(const JsonRecord& record, const std::string& name) {
-  Part part;
+TextOrMessages read_part(const JsonRecord& record, const std::string& name) {
+  TextOrMessages part;
   const Json* value = record.find(name);
-  part.is_chat = value != nullptr && value->is_array();
+  part.is_chat = value != nullptr && value->is_structured();
   if (part.is_chat) {
     part.messages = read_messages(record, name);
   } else {
@@ -32,8 +31,47 @@ Part read_part(const JsonRecord& record, const std::string& name) {
   return part;
 }
 
+// The fields `names` with TRL's prompt, or with what LLaMA-Factory's and Axolotl's records have: a conversation up to
+// the answer, or an instruction. Where names is one field, its answer may be the last message, or Alpaca's output, too.
+Answers read_answers(const JsonRecord& record, const std::vector<std::string>& names, const DataOptions& options) {
+  Answers answers;
+  const bool has_prompt = record.has("prompt"), has_instruction = record.has("instruction");
+  const bool has_messages = record.has("messages") || record.has("conversations");
+  const bool needs_answer = names.size() == 1 && !has_prompt && !record.has(names[0]);
+  if (needs_answer && has_messages) {
+    TextOrMessages prompt{{}, read_conversation(record).messages, true};
+    TextOrMessages answer{{}, {prompt.messages.back()}, true};
+    if (prompt.messages.size() < 2 || answer.messages[0].role != "assistant")
+      record.fail("has no prompt and answer in its messages", "let the answer be the last one, behind a question");
+    prompt.messages.pop_back();
+    return {std::move(prompt), {std::move(answer)}};
+  }
+  for (const std::string& name : names) {
+    answers.all.push_back(read_part(record, needs_answer && has_instruction ? "output" : name));
+  }
+  const auto is_whole = [](const TextOrMessages& answer) {  // a conversation, with the prompt in it
+    return !answer.messages.empty() && answer.messages[0].role != "assistant";
+  };
+  if (has_prompt) {
+    answers.prompt = read_part(record, "prompt");
+  } else if (std::ranges::any_of(answers.all, is_whole)) {
+    return answers;
+  } else if (has_messages) {
+    answers.prompt = TextOrMessages{{}, read_conversation(record).messages, true};
+    if (answers.prompt->messages.back().role == "assistant")
+      record.fail("has an answer at the end of its messages, which are the prompt of \"" + names[0] + "\"",
+                  "end them with the question, or give a \"prompt\"");
+  } else if (has_instruction) {
+    answers.prompt = read_alpaca_prompt(
+        record, !options.chat_template.empty() || std::ranges::any_of(answers.all, &TextOrMessages::is_chat));
+  } else if (record.has("question")) {
+    record.fail("has a \"question\", but no \"prompt\"", "set data.fields={\"prompt\": \"question\"} (--fields)");
+  }
+  return answers;
+}
+
 // Text as the turn of a conversation.
-void make_chat(Part& part, const std::string& role) {
+void make_chat(TextOrMessages& part, const std::string& role) {
   if (!part.is_chat) part.messages = {{role, std::exchange(part.text, {}), "", "", true}};
   part.is_chat = true;
 }
@@ -44,8 +82,8 @@ bool same(const ChatMessage& a, const ChatMessage& b) {
 
 // Takes what both begin with from them. Of text, a blank before the place where they part stays with them; of messages,
 // each keeps one at least.
-Part take_common(Part& chosen, Part& rejected) {
-  Part prompt;
+TextOrMessages take_common(TextOrMessages& chosen, TextOrMessages& rejected) {
+  TextOrMessages prompt;
   prompt.is_chat = chosen.is_chat;
   if (prompt.is_chat) {
     size_t count = 0;
@@ -55,7 +93,8 @@ Part take_common(Part& chosen, Part& rejected) {
     }
     const auto n = static_cast<ptrdiff_t>(count);
     prompt.messages.assign(chosen.messages.begin(), chosen.messages.begin() + n);
-    for (Part* part : {&chosen, &rejected}) part->messages.erase(part->messages.begin(), part->messages.begin() + n);
+    for (TextOrMessages* part : {&chosen, &rejected})
+      part->messages.erase(part->messages.begin(), part->messages.begin() + n);
     return prompt;
   }
   const auto differs = std::ranges::mismatch(chosen.text, rejected.text).in1;
@@ -67,12 +106,12 @@ Part take_common(Part& chosen, Part& rejected) {
   const bool parted = count < std::min(chosen.text.size(), rejected.text.size());
   if (parted && count > 0 && chosen.text[count - 1] == ' ') --count;
   prompt.text = chosen.text.substr(0, count);
-  for (Part* part : {&chosen, &rejected}) part->text.erase(0, count);
+  for (TextOrMessages* part : {&chosen, &rejected}) part->text.erase(0, count);
   return prompt;
 }
 
 // Prompt and answer together; the record's `prompt` is for the group.
-RenderedRecord render_pair(const Part& prompt, const Part& answer) {
+RenderedRecord render_pair(const TextOrMessages& prompt, const TextOrMessages& answer) {
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
   rendered.text = prompt.text + answer.text;
@@ -80,7 +119,7 @@ RenderedRecord render_pair(const Part& prompt, const Part& answer) {
   return rendered;
 }
 
-Conversation join(Conversation settings, const Part& prompt, const Part& answer) {
+Conversation join(Conversation settings, const TextOrMessages& prompt, const TextOrMessages& answer) {
   settings.messages = prompt.messages;
   settings.messages.insert(settings.messages.end(), answer.messages.begin(), answer.messages.end());
   return settings;
@@ -127,30 +166,38 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
       if (samples.back().ids.empty()) record.fail("field \"" + name + "_ids\" is empty");
     }
   } else {
-    std::vector<Part> parts;
-    for (const std::string& name : answers) parts.push_back(read_part(record, name));
-    empty = std::ranges::all_of(parts, [](const Part& part) {
+    Answers given = read_answers(record, answers, options);
+    std::optional<TextOrMessages>& prompt = given.prompt;
+    std::vector<TextOrMessages>& parts = given.all;
+    empty = std::ranges::all_of(parts, [](const TextOrMessages& part) {
       return is_blank(part.text) && std::ranges::all_of(part.messages, [](const ChatMessage& message) {
                return message.role != "assistant" || is_blank(message);
              });
     });
-    std::optional<Part> prompt;
-    if (record.has("prompt")) prompt = read_part(record, "prompt");
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
-    for (const Part& part : parts) chat = chat || part.is_chat;
+    for (const TextOrMessages& part : parts) chat = chat || part.is_chat;
+    if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
     if (chat) {
-      for (Part& part : parts) make_chat(part, "assistant");
+      const auto is_text = [](const TextOrMessages& part) { return !part.is_chat; };
+      if (!prompt && std::ranges::any_of(parts, is_text)) {
+        record.fail("has text and no \"prompt\": no turns for a chat template",
+                    "give it a prompt, or messages; or leave data.template (--template) out: then what both texts "
+                    "begin with is the prompt");
+      }
+      for (TextOrMessages& part : parts) make_chat(part, "assistant");
       // Sets that write the prompt once as text and again in front of each answer.
-      const auto repeats = [&](const Part& part) {
+      const auto repeats = [&](const TextOrMessages& part) {
         return !part.messages.empty() && part.messages[0].role == "user" && part.messages[0].content == prompt->text;
       };
       if (prompt && !prompt->is_chat && std::ranges::all_of(parts, repeats)) prompt.reset();
       if (prompt) make_chat(*prompt, "user");
     }
-    if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
-    if (!prompt) prompt = take_common(parts[0], parts[1]);
+    if (!prompt) {
+      TextOrMessages twin = parts.back();  // of a lone answer all but its last message is the prompt
+      prompt = take_common(parts.front(), parts.size() == 1 ? twin : parts.back());
+    }
     const Conversation settings = read_conversation_settings(record);
-    for (const Part& part : parts) {
+    for (const TextOrMessages& part : parts) {
       samples.push_back(render_pair(*prompt, part));
       if (!chat) continue;
       Conversation shown = join(settings, *prompt, part);
@@ -184,6 +231,11 @@ RenderedRecord render_preference(const JsonRecord& record, const DataOptions& op
                     (answer ? "unpaired, for objective.type kto" : "labeled, for objective.type classification") +
                     " (score: --format " + (answer ? "unpaired)" : "labeled)"));
   }
+  if (record.has("preferred_output")) {
+    JsonRecord fields = record;
+    fields.take_fields_of("input");
+    return render_answers(fields, {"preferred_output", "non_preferred_output"}, options, encoder);
+  }
   RenderedRecord pair = render_answers(record, {"chosen", "rejected"}, options, encoder);
   if (const Json* margin = record.find("margin")) pair.values = {read_value(record, "margin", *margin)};
   return pair;
@@ -191,7 +243,7 @@ RenderedRecord render_preference(const JsonRecord& record, const DataOptions& op
 
 RenderedRecord render_unpaired(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
   RenderedRecord answer = render_answers(record, {"completion"}, options, encoder);
-  const Json* label = record.find("label");
+  const Json* label = record.find(record.has("label") ? "label" : "kto_tag");
   if (!is_verdict(label)) {
     record.fail(label == nullptr ? "has no \"label\"" : "has the label " + label->dump() + ", expected true or false",
                 "say whether the answer is a good one");
@@ -234,7 +286,7 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
     if (rendered.ids.empty()) record.fail("field \"prompt_ids\" is empty");
     return rendered;
   }
-  Part prompt = read_part(record, "prompt");
+  TextOrMessages prompt = read_part(record, "prompt");
   rendered.add_bos = !prompt.is_chat && options.chat_template.empty();
   rendered.text = prompt.text;
   if (!rendered.add_bos) {

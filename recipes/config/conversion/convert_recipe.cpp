@@ -384,9 +384,11 @@ void Converter::finish_objective() {
   if (likelihood_.is_number()) {
     Json losses = root_["objective"].value("loss_type", Json("sigmoid"));
     if (!losses.is_array()) losses = Json::array({losses});
+    Json weights = root_["objective"].value("loss_weights", Json(std::vector<int>(losses.size(), 1)));
     losses.push_back("sft");
+    weights.push_back(likelihood_);
     root_["objective"]["loss_type"] = losses;
-    root_["objective"]["loss_weights"] = {1, likelihood_};
+    root_["objective"]["loss_weights"] = weights;
   }
   if (!has_prompts()) return;
   if (!root_.contains("rewards")) {

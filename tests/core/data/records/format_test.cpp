@@ -270,6 +270,13 @@ TEST(Format, RecordsOfAnotherObjectiveAreRefusedUntilAskedFor) {
     asked.format = format;
     EXPECT_FALSE(encode(json, format, asked).ids.empty()) << json;
   }
+  EXPECT_THAT(error_of<InputError>([&] { detect("{" + answers + R"(, "kto_tag": true})"); }),
+              HasSubstr("set objective.type to kto;"));
+  EXPECT_THAT(error_of<InputError>([] { detect(R"({"text": "t", "label": true})"); }),
+              HasSubstr("set objective.type to classification;"));
+  EXPECT_THAT(
+      error_of<InputError>([] { detect(R"({"input": {}, "preferred_output": [], "non_preferred_output": []})"); }),
+      HasSubstr("set objective.type to dpo"));
   // Other fields of that name are nobody's verdict.
   EXPECT_EQ(detect(R"({"text": "t", "label": 1})"), DataFormat::text);
   for (const std::string label : {"\"physics\"", "\"\"", "null", "2", "[0]"}) {

@@ -92,6 +92,62 @@ TEST(Preferences, TakeTextAndMessagesTogether) {
               ElementsAre("___a!\n", "___b!\n"));
 }
 
+TEST(Preferences, OfOtherToolsHaveTheirPromptBesideTheAnswers) {
+  const std::string answers = R"("chosen": {"role": "assistant", "content": "a"},)"
+                              R"( "rejected": {"role": "assistant", "content": "b"})",
+                    texts = R"("chosen": "a", "rejected": "b")";
+  const std::string share_gpt =
+      R"("conversations": [{"from": "human", "value": "q"}],)"
+      R"( "chosen": {"from": "gpt", "value": "a"}, "rejected": {"from": "gpt", "value": "b"})";
+  const std::string ask = R"([{"role": "user", "content": "q"}])",
+                    good = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])",
+                    bad = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}])";
+  for (const std::string& fields : {
+           "\"prompt\": " + ask + ", " + answers,
+           "\"messages\": " + ask + ", " + answers,
+           "\"messages\": " + ask + ", " + texts,
+           share_gpt,
+           "\"input\": {\"messages\": " + ask + R"(}, "preferred_output": [{"role": "assistant", "content": "a"}],)" +
+               R"( "non_preferred_output": [{"role": "assistant", "content": "b"}])",
+           "\"messages\": " + good + ", \"chosen\": " + good + ", \"rejected\": " + bad,
+       }) {
+    EXPECT_THAT(samples_of("{" + fields + "}", DataFormat::preference), ElementsAre("___a!\n", "___b!\n")) << fields;
+  }
+  EXPECT_THAT(samples_of("{\"system\": \"s\", " + share_gpt + "}", DataFormat::preference),
+              ElementsAre("______a!\n", "______b!\n"));
+  DataOptions options;
+  options.fields = {{"prompt", "conversations"}};
+  EXPECT_THAT(samples_of("{" + share_gpt + "}", DataFormat::preference, options), ElementsAre("___a!\n", "___b!\n"));
+}
+
+TEST(Preferences, MayAnswerAlpacasInstruction) {
+  const std::string pair = R"({"instruction": "i", "input": "n", "history": [], "chosen": "a", "rejected": "b"})";
+  DataOptions options;
+  const auto trained = [](const std::string& sample) { return sample.substr(sample.find_last_of('_') + 1); };
+  std::vector<std::string> samples = samples_of(pair, DataFormat::preference);
+  EXPECT_THAT((std::vector{trained(samples[0]), trained(samples[1])}), ElementsAre("a$", "b$"));
+  EXPECT_EQ(samples[0].size(), 1 + alpaca_prompt("i", "n").size() + 2);
+  options.chat_template = "chatml";
+  EXPECT_THAT(samples_of(pair, DataFormat::preference, options), ElementsAre("_____a!\n", "_____b!\n"));
+}
+
+TEST(Preferences, OfWhichNoPromptIsKnownAreRefused) {
+  const auto refused = [](const std::string& line, const std::string& chat_template = "") {
+    DataOptions options;
+    options.chat_template = chat_template;
+    return error_of<InputError>([&] { samples_of(line, DataFormat::preference, options); });
+  };
+  const std::string texts = R"("chosen": "q a", "rejected": "q b"})";
+  EXPECT_THAT(
+      refused("{" + texts, "chatml"),
+      HasSubstr(":1:1: has text and no \"prompt\": no turns for a chat template; give it a prompt, or messages; "
+                "or leave data.template (--template) out: then what both texts begin with is the prompt"));
+  EXPECT_THAT(refused(R"({"question": "q", )" + texts), HasSubstr("set data.fields={\"prompt\": \"question\"}"));
+  EXPECT_THAT(
+      refused(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], )" + texts),
+      HasSubstr("has an answer at the end of its messages, which are the prompt of \"chosen\""));
+}
+
 TEST(Preferences, OfIdsAreTakenAsTheyAre) {
   EXPECT_THAT(
       samples_of(R"({"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [100, 257]})", DataFormat::preference),
@@ -189,6 +245,27 @@ TEST(Unpaired, AnswersHaveTheirVerdict) {
   for (const int64_t i : {0, 1, 2}) EXPECT_THAT(dataset.sample(i).values, ElementsAre(i == 1 ? 0.0f : 1.0f));
   EXPECT_EQ(shown(dataset.sample(1), true), "__c$");
   EXPECT_FALSE(dataset.continues_group(1));
+}
+
+TEST(Unpaired, AnswersOfLlamaFactoryAreTheLastMessageOrAlpacasOutput) {
+  const std::string turns = R"("messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])";
+  DataOptions options;
+  options.format = DataFormat::unpaired;
+  options.chat_template = "chatml";
+  for (const std::string& fields :
+       {turns, std::string(R"("conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}])"),
+        std::string(R"("instruction": "q", "output": "a")"), std::string(R"("prompt": "q", "completion": "a")"),
+        R"("prompt": "q", "completion": )" + turns.substr(turns.find('['))}) {
+    for (const char* label : {"\"kto_tag\": false", "\"label\": false", "\"kto_tag\": true"}) {
+      Files files;
+      const Dataset dataset = load(files.write("d.jsonl", "{" + fields + ", " + label + "}"), options, chat_encoder());
+      EXPECT_EQ(shown(dataset.sample(0), true), "___a!\n") << fields;
+      EXPECT_THAT(dataset.sample(0).values, ElementsAre(std::string(label).ends_with("true") ? 1.0f : 0.0f)) << label;
+    }
+  }
+  const std::string ask = R"({"messages": [{"role": "user", "content": "q"}], "kto_tag": true})";
+  EXPECT_THAT(error_of<InputError>([&] { samples_of(ask, DataFormat::unpaired); }),
+              HasSubstr("has no prompt and answer in its messages; let the answer be the last one"));
 }
 
 TEST(Labeled, TextsHaveNumbers) {

@@ -52,6 +52,20 @@ use_peft: true
   EXPECT_THAT(dpo.notes, Each(Not(HasSubstr("counterpart"))));
 }
 
+TEST(ConvertObjective, TrlsWeightsOfLossesStayBesideRpoAlpha) {
+  const Converted dpo(kTrl + R"(
+beta: 0.2
+loss_type: [sigmoid, sft]
+loss_weights: [0.8, 1.0]
+rpo_alpha: 0.5
+router_aux_loss_coef: 0.01
+)");
+  EXPECT_EQ(dpo.root["objective"], json::parse(R"({"type": "dpo", "beta": 0.2, "loss_type": ["sigmoid", "sft", "sft"],
+                                                   "loss_weights": [0.8, 1.0, 0.5]})"));
+  EXPECT_EQ(dpo.root["model"]["router_aux_loss_coef"], 0.01);
+  EXPECT_THAT(dpo.notes, Each(Not(HasSubstr("counterpart"))));
+}
+
 TEST(ConvertObjective, TrlsGrpoWritesRolloutsAndAsksForRewards) {
   const std::string theirs = kTrl + R"(
 num_generations: 8
