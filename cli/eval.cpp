@@ -1,5 +1,6 @@
-// nibble eval: loss, perplexity and exact match of a model on a file, accuracy on questions with choices.
+// nibble eval: loss, perplexity and exact match of a model on a file, accuracy on questions with choices and on pairs.
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,7 +16,9 @@
 #include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
 #include "nibble/recipes/evaluation/multiple_choice.h"
+#include "nibble/recipes/evaluation/pair_accuracy.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/answer_log_probs.h"
 
 namespace nibble::cli {
 
@@ -67,6 +70,24 @@ void run_choices(const Flags& flags) {
               static_cast<long long>(found.right), static_cast<long long>(found.asked), 100 * found.share_normalized());
 }
 
+void print(const PairAccuracy& pairs, bool as_json) {
+  if (as_json) return print_json({{"accuracy", pairs.share()}, {"margin", pairs.margin()}, {"asked", pairs.asked}});
+  say(stdout, pairs.text() + " between log-probabilities");
+}
+
+// What gives no answers to follow has no loss that says how good a model is.
+void check_format(const Flags& flags) {
+  constexpr DataFormat kOthers[] = {DataFormat::unpaired, DataFormat::labeled, DataFormat::prompts,
+                                    DataFormat::rollouts};
+  if (std::ranges::count(kOthers, flags.data.format) > 0) {
+    throw UsageError("--format " + flags.format + " gives no answers to follow, whose loss would say something",
+                     "see nibble logprobs and nibble score; --format completion takes every answer as good");
+  }
+  if (flags.exact_match && flags.data.format == DataFormat::preference) {
+    throw UsageError("--exact-match with --format preference", "leave one of them out");
+  }
+}
+
 // How --answer compares; nothing where all tokens count.
 std::optional<AnswerComparison> comparison_of(const Flags& flags, const Tokenizer& tokenizer) {
   if ((flags.answer == "regex") == flags.pattern.empty()) {
@@ -85,6 +106,7 @@ void run(Flags flags) {
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
+  check_format(flags);
   check_data_options(flags.data);
   for (const std::string& note : split_notes(flags.data.train, DataSplit::eval)) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.data.chat_template);
@@ -101,17 +123,25 @@ void run(Flags flags) {
   }
   Evaluation loss;
   ExactMatch match;
+  PairAccuracy pairs;
   {
     ProgressPrinter printer(stderr);
     const auto watch = [&](const std::string& what) {
       return [&printer, what](int64_t done, int64_t of) { printer.counted(what, done, of); };
     };
-    loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"));
+    if (flags.data.format == DataFormat::preference) {
+      for (const auto& pair :
+           answer_log_probs(decoder, flags.data, encoder, step, DataSplit::eval, watch("evaluation"))) {
+        pairs.add(pair[0].log_prob, pair[1].log_prob);
+      }
+    } else {
+      loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"));
+    }
     if (flags.exact_match) {
       match = exact_match(decoder, flags.data, encoder, flags.limit, step, comparison, watch("answer"));
     }
   }
-  print(loss, match, flags);
+  pairs.asked > 0 ? print(pairs, flags.json) : print(loss, match, flags);
 }
 
 }  // namespace
@@ -119,12 +149,13 @@ void run(Flags flags) {
 void add_eval_command(Command& nibble) {
   auto flags = std::make_shared<Flags>();
   Command command =
-      nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers, accuracy on choices");
+      nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers, accuracy on choices or pairs");
   add_model_flags(command, flags->model);
   command.option("--data", flags->files, "File, directory or glob; may be given several times").required();
   command
       .option("--format", flags->format,
-              "auto, alpaca, chat, completion, text, tokens, or choices: questions with choices and an answer")
+              "auto, alpaca, chat, completion, text, tokens; choices: questions with choices and an answer; "
+              "preference: pairs")
       .shows_default();
   add_record_flags(command, flags->data);
   command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();

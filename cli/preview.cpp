@@ -12,6 +12,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/wrap.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/recipes/plan/dry_run.h"
@@ -102,11 +103,12 @@ void print_sample(const SamplePreview& sample, bool color) {
 }
 
 void print_lengths(const DatasetReport& report) {
-  constexpr int64_t kWidth = 40;
+  const auto columns = static_cast<int64_t>(terminal_columns(stdout));
+  const int64_t longest = columns > 0 ? std::clamp<int64_t>(columns - 28, 1, 40) : 40;  // beside the numbers
   const int64_t most = std::max<int64_t>(1, *std::max_element(report.lengths.begin(), report.lengths.end()));
   for (size_t i = 0; i < report.lengths.size(); ++i) {
     if (report.lengths[i] == 0) continue;
-    const size_t width = static_cast<size_t>(std::max<int64_t>(1, kWidth * report.lengths[i] / most));
+    const size_t width = static_cast<size_t>(std::max<int64_t>(1, longest * report.lengths[i] / most));
     std::printf("%8zu..%-8zu %8lld %s\n", size_t{1} << i, (size_t{2} << i) - 1,
                 static_cast<long long>(report.lengths[i]), std::string(width, '#').c_str());
   }
@@ -115,8 +117,9 @@ void print_lengths(const DatasetReport& report) {
 // What becomes of the data under this recipe.
 void print_summary(const DryRun& found, bool trains) {
   const DatasetReport& report = found.report;
-  const auto print = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
-  print("--- data\n" + count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
+  const auto print = [](const std::string& line) { say(stdout, line); };
+  print("--- data");
+  print(count_text(report.samples, "sample") + ", " + count_text(report.tokens, "token") +
         (trains ? formatted(", %.1f%% of them trained", 100 * report.trained_share()) : "") +
         "; the longest sample has " + count_text(report.longest, "token"));
   if (report.truncated > 0) {

@@ -12,6 +12,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/objectives/options.h"
+#include "nibble/recipes/evaluation/pair_accuracy.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/text_scores.h"
 
@@ -49,16 +50,19 @@ void run(const Flags& flags) {
   options.chat_template = text.chat_template;  // as in the training
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
+  PairAccuracy pairs;
   for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {
     nlohmann::ordered_json line;
     if (options.format == DataFormat::preference) {
       line = {{"chosen", output(record[0])}, {"rejected", output(record[1])}};
+      if (record[0].size() == 1) pairs.add(record[0][0], record[1][0]);
     } else {
       line = {{"score", output(record[0])}};
     }
     lines += line.dump() + "\n";
   }
   write_file_atomically(flags.out, lines);
+  if (pairs.asked > 0) say(stdout, pairs.text());
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -25,6 +25,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/processes/child_process.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/launch.h"
@@ -33,6 +34,7 @@
 #include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/report/report.h"
+#include "nibble/recipes/report/sweep_ranking.h"
 
 namespace nibble::cli {
 
@@ -65,13 +67,13 @@ class RunFailed : public Error {
 ChildProcess start(const Flags& flags, const SweepRun& run, int threads) {
   std::error_code error;
   std::filesystem::create_directories(run.directory, error);
-  if (error) throw IoError(run.directory.string(), "cannot be made: " + error.message());
+  if (error) throw system_error(run.directory, "cannot be made", error.value());
   std::vector<std::string> words = {"/proc/self/exe", "train", flags.recipe};
   words.insert(words.end(), run.overrides.begin(), run.overrides.end());
   if (flags.jobs > 1) words.push_back("train.threads=" + std::to_string(threads));
   const std::string path = (run.directory / "log.txt").string();
   const int log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (log < 0) throw IoError(path, std::string("cannot be opened: ") + std::strerror(errno));
+  if (log < 0) throw system_error(path, "cannot be opened", errno);
   ChildProcess child(words, {-1, log, log});
   close(log);
   return child;
@@ -192,19 +194,47 @@ std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& r
   return codes;
 }
 
-// Best first: by evaluation loss, or where there is none by loss.
-std::vector<RunLog> finished(const std::vector<SweepRun>& runs, const std::map<size_t, int>& codes) {
-  std::vector<std::pair<double, RunLog>> logs;
+struct Ranked {
+  std::vector<RunLog> logs;  // best first; where nothing tells them apart as in the grid
+  SweepMeasure by = SweepMeasure::none;
+};
+
+Ranked finished(const Flags& flags, const std::vector<SweepRun>& runs, const std::map<size_t, int>& codes,
+                SweepMeasure measure) {
+  std::vector<std::pair<std::vector<double>, RunLog>> logs;
   for (const auto& [index, code] : codes) {
     if (code != 0) continue;
     RunLog log = read_run_log(runs[index].directory);
-    const RunSummary summary = summarize(log);
-    logs.emplace_back(summary.best_step > 0 ? summary.best_evaluation_loss : summary.loss, std::move(log));
+    const double beta = read_recipe(flags.recipe, runs[index].overrides).objective.beta;
+    logs.emplace_back(sweep_order(measure, summarize(log), beta), std::move(log));
   }
   std::stable_sort(logs.begin(), logs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<RunLog> sorted;
-  for (auto& [loss, log] : logs) sorted.push_back(std::move(log));
-  return sorted;
+  const bool told = !logs.empty() && std::ranges::any_of(logs.front().first, [](double x) { return std::isfinite(x); });
+  Ranked ranked{{}, told ? measure : SweepMeasure::none};
+  for (auto& [order, log] : logs) ranked.logs.push_back(std::move(log));
+  return ranked;
+}
+
+void print(const Ranked& ranked, const std::filesystem::path& page, bool as_json) {
+  constexpr const char* kNames[] = {"loss", "accuracy", "reward"};  // by measure
+  constexpr const char* kBest[] = {"best", "best by accuracy, then margin", "best by reward"};
+  const auto by = static_cast<size_t>(ranked.by);
+  if (!as_json) {
+    if (ranked.logs.empty()) return;
+    print_table(comparison_rows(ranked.logs));
+    say(stdout, by < std::size(kBest) ? std::string(kBest[by]) + ": " + ranked.logs.front().directory.string()
+                                      : "best: none, as the runs share no measure; compare them with nibble eval");
+    return say(stdout, "report: " + page.string());
+  }
+  nlohmann::ordered_json output = nlohmann::ordered_json::array();
+  for (const RunLog& log : ranked.logs) {
+    const RunSummary summary = summarize(log);
+    output.push_back({{"run", log.directory.string()}, {"loss", summary.loss}});
+    if (summary.best_step > 0) output.back()["eval_loss"] = summary.best_evaluation_loss;
+    for (const auto& [name, value] : summary.headline) output.back()[name] = value;
+  }
+  const nlohmann::ordered_json ranked_by = by < std::size(kNames) ? nlohmann::ordered_json(kNames[by]) : nullptr;
+  print_json({{"runs", output}, {"ranked_by", ranked_by}});
 }
 
 void run(const Flags& given) {
@@ -219,21 +249,11 @@ void run(const Flags& given) {
   const std::filesystem::path directory = runs.front().directory.parent_path();
   const std::map<size_t, int> codes = run_all(flags, runs);
 
-  const std::vector<RunLog> logs = finished(runs, codes);
-  if (!logs.empty()) write_file_atomically(directory / "sweep.html", comparison_page(logs));
-  if (flags.json) {
-    nlohmann::ordered_json output = nlohmann::ordered_json::array();
-    for (const RunLog& log : logs) {
-      const RunSummary summary = summarize(log);
-      output.push_back({{"run", log.directory.string()}, {"loss", summary.loss}});
-      if (summary.best_step > 0) output.back()["eval_loss"] = summary.best_evaluation_loss;
-    }
-    print_json({{"runs", output}});
-  } else if (!logs.empty()) {
-    print_table(comparison_rows(logs));
-    say(stdout, "best: " + logs.front().directory.string());
-    say(stdout, "report: " + (directory / "sweep.html").string());
-  }
+  const Recipe recipe = read_recipe(flags.recipe, runs.front().overrides);
+  const Ranked ranked = finished(flags, runs, codes, sweep_measure(recipe, axes));
+  const std::filesystem::path page = directory / "sweep.html";
+  if (!ranked.logs.empty()) write_file_atomically(page, comparison_page(ranked.logs));
+  print(ranked, page, flags.json);
   for (const auto& [index, code] : codes) {
     if (code != 0) throw RunFailed(runs[index].directory.string(), code);
   }

@@ -1,14 +1,11 @@
 #include "nibble/parallel/launch.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <sstream>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/io/processes/child_process.h"
 
 namespace nibble {
 
@@ -41,20 +38,11 @@ std::string yaml_list(const std::vector<std::string>& words, const std::string& 
 
 bool is_open_mpi(std::string_view mpi) { return mpi.find("Open MPI") != std::string_view::npos; }
 
-bool on_path(const std::string& program) {
-  const char* path = std::getenv("PATH");
-  std::istringstream directories(path ? path : "");
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    if (access((directory + "/" + program).c_str(), X_OK) == 0) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string mpi_launcher(std::string_view mpi) {
   const char* const hydra = "mpiexec.hydra";
-  return is_open_mpi(mpi) || !on_path(hydra) ? "mpirun" : hydra;
+  return is_open_mpi(mpi) || !is_program(hydra) ? "mpirun" : hydra;
 }
 
 std::vector<std::string> mpirun_command(const LaunchOptions& options, std::string_view mpi) {

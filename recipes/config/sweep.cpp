@@ -22,7 +22,9 @@ std::string whole_key(const std::string& given) {
     if (key.name == given) return given;
     known.push_back(key.name);
   }
-  const std::vector<std::string> matching = keys_by_last_part()[given];
+  std::map<std::string, std::vector<std::string>> keys = keys_by_last_part();
+  for (const auto& [last, names] : keys) known.push_back(last);
+  const std::vector<std::string> matching = keys[given];
   if (matching.size() == 1) return matching.front();
   if (matching.size() > 1) throw UsageError("is ambiguous", "write " + matching[0] + " or " + matching[1], given);
   const std::string meant = nearest(given, known);

@@ -70,7 +70,8 @@ DecoderConfig with_asked_head(DecoderConfig config, const ModelRecipe& base) {
   if (labels == 0) labels = labels_of(base.score->adapter);
   if (labels == 0) {
     throw UsageError("has no score head that would say how many labels there are",
-                     "name a reward model or a classifier; to train a new head, give objective.num_labels", base.path);
+                     "name a reward model or a classifier; a recipe of classification gives objective.num_labels",
+                     base.score->adapter.empty() ? base.path : base.score->adapter);
   }
   return with_score_head(std::move(config), labels, false);
 }

@@ -9,9 +9,11 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/resize.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/models/with_key.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
@@ -49,6 +51,20 @@ void validate_checkpoint(const Recipe& recipe) {
   open_base(as_it_is, rank.context());
 }
 
+// Refuses what is no value model, and an adapter of another one.
+void validate_value_model(const Recipe& recipe, int64_t rows) {
+  ModelRecipe as_it_is = value_base(recipe);
+  const DecoderConfig config = model_config(as_it_is);
+  const std::optional<AdapterRecipe> adapter = value_adapter(recipe);
+  if (!adapter || adapter->path.empty()) return;
+  as_it_is.quantize.reset();
+  LocalRank rank;
+  Decoder model = open_base(as_it_is, rank.context());
+  if (rows > config.vocab_size) resize_vocabulary(model, rows, rank.context());
+  with_key("objective.value_adapter",
+           [&] { return open_adapter(model, as_it_is, *adapter, rank.context(), Observer()); });
+}
+
 // Names and shapes only: what the adapter would sit on.
 void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t rows, const Observer& observer,
                     DryRun& result) {
@@ -56,17 +72,18 @@ void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t r
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { result.parameters += parameter.value.numel(); });
   check_teacher(recipe, rows);
-  if (recipe.objective.type == ObjectiveType::ppo) model_config(value_base(recipe));  // refuses what is no value model
+  if (recipe.objective.type == ObjectiveType::ppo) validate_value_model(recipe, rows);
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;
   result.adapted_modules = static_cast<int64_t>(plan->modules.size());
   for (const std::string& note : plan->notes) observer.message("warning: " + note);
 }
 
-// What rewards read of each prompt's record is there.
+// Judges can judge, and what rewards read of each prompt's record is there.
 void check_rewards(const Recipe& recipe, const Dataset& prompts) {
   const PromptRecords records(recipe.data);
   const Rewards rewards(recipe);
+  rewards.try_judges();
   prompts.for_each([&](int64_t, const SampleInfo& prompt) { rewards.check(records.at(prompt.record)); });
 }
 

@@ -234,10 +234,11 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
     job.make_reference = maker_of(recipe, reference_adapter(recipe), stored);
   }
   job.block = planned_block(recipe, config);
-  for (const RewardRecipe& reward : recipe.all_rewards()) {
-    if (reward.type != RewardRecipe::Type::model) continue;
-    const ModelRecipe judge = reward_base(reward, recipe.model);
-    const DecoderConfig scored = model_config(judge);
+  const std::vector<RewardRecipe> rewards = recipe.all_rewards();
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    if (rewards[i].type != RewardRecipe::Type::model) continue;
+    const ModelRecipe judge = reward_base(rewards[i], recipe.model);
+    const DecoderConfig scored = reward_config(judge, reward_key(recipe, i));
     std::optional<AdapterRecipe> scorer;
     if (!judge.score->adapter.empty()) scorer.emplace().path = judge.score->adapter;
     const ModelMaker make = maker_of(recipe, scorer, std::make_shared<const StoredBase>(judge, scored, look));

@@ -10,6 +10,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/json_record.h"
+#include "nibble/core/io/processes/child_process.h"
 
 namespace nibble {
 
@@ -114,7 +115,8 @@ Rewards::Rewards(const Recipe& of) : recipes_(of.all_rewards()), fields_(of.data
     const bool command = recipe.type == RewardRecipe::Type::command, regex = recipe.type == RewardRecipe::Type::regex;
     commands_.push_back(command ? std::make_unique<CommandReward>(recipe, place(commands_.size())) : nullptr);
     const bool model = recipe.type == RewardRecipe::Type::model;
-    models_.push_back(model ? std::make_unique<ModelReward>(recipe, of.model, place(models_.size())) : nullptr);
+    models_.push_back(model ? std::make_unique<ModelReward>(recipe, of.model, reward_key(of, models_.size()))
+                            : nullptr);
     patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : Pattern());
   }
 }
@@ -141,6 +143,15 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
 void Rewards::check(const PromptRecord& record) const {
   for (size_t i = 0; i < size(); ++i) {
     if (!recipes_[i].column.empty()) column(record, i);
+  }
+}
+
+void Rewards::try_judges() const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (models_[i]) models_[i]->try_out();
+    if (commands_[i] && !is_program(recipes_[i].argv.front())) {
+      throw IoError(place(i), recipes_[i].argv.front() + " cannot be started", "check argv of this reward");
+    }
   }
 }
 

@@ -45,6 +45,8 @@ class Rewards {
   double weight(size_t i) const { return recipes_.at(i).weight; }
   /// Throws InputError where the record of a prompt lacks a column, or the number in it that a reward compares with.
   void check(const PromptRecord& record) const;
+  /// Throws what score would throw for a program that is not there and a model that does not fit.
+  void try_judges() const;
   /// [function][answer]; nan: nothing to say. stop: asked while commands and models judge, with how many of their
   /// scores are there; nothing is returned then. Throws InputError where a record lacks a column, or a command fails.
   std::vector<std::vector<double>> score(

@@ -15,6 +15,7 @@
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/with_key.h"
 
 namespace nibble {
 
@@ -60,7 +61,9 @@ ValueModel::ValueModel(const Recipe& recipe, int64_t rows, const Mesh& mesh, con
   model_ = open_base(base_, rank, stage_layers(recipe, config, mesh, rank));
   if (rows > config.vocab_size) resize_vocabulary(*model_, rows, rank);
   if (const auto adapter = value_adapter(recipe)) {
-    adapter_ = open_adapter(*model_, base_, with_added_tokens(*adapter, config, rows), rank, observer);
+    adapter_ = with_key(adapter->path.empty() ? "" : "objective.value_adapter", [&] {
+      return open_adapter(*model_, base_, with_added_tokens(*adapter, config, rows), rank, observer);
+    });
   } else {
     check_trainable(*model_);
   }

@@ -79,6 +79,30 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
               HasSubstr("run/model: has no score head that would say how many labels there are; name a reward model"));
 }
 
+// Good and bad answers have no loss in common that would say something.
+TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
+  const std::string good = R"(" It is\n#### 7")", bad = R"(" Here it is")", begin = R"({"prompt": "What?", "chosen": )";
+  const std::string right = begin + good + ", \"rejected\": " + bad + "}\n";
+  test::write_bytes(root_ / "pairs.jsonl", right + right + begin + bad + ", \"rejected\": " + good + "}\n");
+  const std::string words = "eval --model run --data pairs.jsonl";
+  EXPECT_THAT(run(words).text, HasSubstr("evaluate it with `nibble eval --format preference`; or name"));
+  const Said output = run(words + " --format preference");
+  EXPECT_THAT(output.text, HasSubstr("accuracy 66.7% (2 of 3), mean margin "));
+  EXPECT_THAT(output.text, Not(HasSubstr("perplexity")));
+  ASSERT_EQ(run("logprobs --model run --data pairs.jsonl --out l.jsonl").code, 0);
+  const std::string lines = test::read_bytes(root_ / "l.jsonl");
+  const json pair = json::parse(lines.substr(0, lines.find('\n')));
+  const std::string said = run(words + " --format preference --json").text;
+  const json found = json::parse(said.substr(said.find('{')));
+  EXPECT_EQ(found["asked"], 3);
+  EXPECT_NEAR(found["margin"].get<double>(), (pair["chosen"].get<double>() - pair["rejected"].get<double>()) / 3, 1e-4);
+  EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
+  const Said others = run("eval --model run --data d.jsonl --format unpaired");
+  EXPECT_EQ(others.code, 2);
+  EXPECT_THAT(others.text,
+              HasSubstr("--format unpaired gives no answers to follow, whose loss would say something; see"));
+}
+
 TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {
   EXPECT_EQ(run("eval --modle run --data d.jsonl").text,
             "error: --modle run were not expected; did you mean --model?\n");

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -14,18 +16,23 @@ using ::testing::Not;
 
 class PostTraining : public test::SmallModel {
  protected:
-  Said train(const std::string& objective, const std::string& more = "") {
+  Said train(const std::string& objective, const std::string& more = "", const std::string& command = "train",
+             const std::string& keys = "") {
     test::write_bytes(root_ / "r.yaml",
                       "model: {path: me/small}\nobjective: {type: " + objective +
                           "}\ntrain: {steps: 1, threads: 1, microbatch_size: 2}\noutput: {dir: runs}\n" + more);
-    return run("train r.yaml");
+    return run(command + " r.yaml " + keys);
+  }
+  /// d.jsonl
+  void write_pairs() {
+    test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."}
+{"prompt": "Who?", "chosen": " I.", "rejected": " You."}
+)");
   }
 };
 
 TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
-  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."}
-{"prompt": "Who?", "chosen": " I.", "rejected": " You."}
-)");
+  write_pairs();
   const Said output = train("dpo", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, AllOf(HasSubstr("training data: 2 pairs, "), HasSubstr("\ndata: 2 pairs, ")));
@@ -59,6 +66,56 @@ TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
   for (const char* command : {"preview r.yaml", "validate r.yaml"}) {
     EXPECT_THAT(run(command).text, AllOf(HasSubstr("1 step"), Not(HasSubstr(" trained")))) << command;
   }
+}
+
+TEST_F(PostTraining, ScoresOfPairsHaveAccuracyAndMargin) {
+  write_pairs();
+  ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
+  const Said output = run("score --model runs --data d.jsonl --out s.jsonl");
+  ASSERT_EQ(output.code, 0) << output.text;
+  int right = 0;
+  std::istringstream lines(test::read_bytes(root_ / "s.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto pair = nlohmann::json::parse(line);
+    right += pair["chosen"] > pair["rejected"];
+  }
+  EXPECT_THAT(output.text, ContainsRegex("accuracy [0-9.]+% \\(" + std::to_string(right) + " of 2\\), mean margin "));
+}
+
+TEST_F(PostTraining, AJudgeThatCannotJudgeIsNamedWithItsKeyBeforeTheRun) {
+  write_pairs();
+  const std::string data = "adapter: {r: 2}\ndata: {train: d.jsonl, max_length: 64}\n";
+  ASSERT_EQ(train("dpo", data, "train", "output.dir=plain").code, 0);
+  ASSERT_EQ(train("reward", data, "train", "output.dir=mine").code, 0);
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
+  config["hidden_size"] = 32;
+  test::write_bytes(root_ / "wide.json", config.dump());
+  ASSERT_EQ(run("init --config wide.json --out wide && cp tokenizer/* " + (root_ / "wide").string()).code, 0);
+  ASSERT_EQ(train("reward", data, "train", "output.dir=other model.path=wide").code, 0);
+
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?"})"
+                                       "\n");
+  const std::string draws = data + "rollout: {max_new_tokens: 4, completions: 2}\n";
+  const auto ppo = [&](const std::string& keys) { return train("ppo, reward_model: mine", draws, "validate", keys); };
+  const auto grpo = [&](const std::string& reward) {
+    return train("grpo", draws + "rewards: [{" + reward + "}]\n", "validate");
+  };
+  EXPECT_EQ(ppo("objective.value_adapter=mine").code, 0);
+  const std::string no_head = "[^ ]*plain/adapter: has no score head that would say how many labels there are; name a";
+  EXPECT_THAT(ppo("objective.reward_model=plain").text, ContainsRegex("error: objective.reward_model: " + no_head));
+  EXPECT_THAT(train("ppo, reward_model: plain", draws).text,
+              ContainsRegex("error: objective.reward_model: " + no_head));
+  EXPECT_THAT(grpo("type: model, path: plain").text, ContainsRegex("error: rewards.0..path: " + no_head));
+  EXPECT_THAT(run("score --model me/small --adapter plain --data d.jsonl --out s.jsonl").text,
+              ContainsRegex("error: " + no_head));
+  for (const char* key : {"objective.reward_model", "objective.value_adapter"}) {
+    const Said output = ppo(std::string(key) + "=other");
+    EXPECT_EQ(output.code, 3);
+    EXPECT_THAT(output.text, ContainsRegex("error: " + std::string(key) + ": [^ ]*other/adapter/.* has shape "));
+  }
+  const Said command = grpo("type: command, argv: [nosuch.py]");
+  EXPECT_EQ(command.code, 4);
+  EXPECT_THAT(command.text, HasSubstr("rewards (command): nosuch.py cannot be started; check argv of this reward"));
 }
 
 // Its prompt is cut at a word, its lines are told apart, and an answer of which nothing is to be seen is said to be

@@ -104,5 +104,17 @@ TEST_F(AnswersOnATerminal, AreCountedWhileTheyAreDrawnAndJudged) {
   }
 }
 
+TEST_F(AnswersOnATerminal, WhatPreviewSaysOfTheDataFits) {
+  test::write_bytes(root_ / "d.jsonl", "{\"prompt\": \"What?\", \"completion\": \" It is this.\"}\n");
+  test::write_bytes(root_ / "r.yaml", "model: {path: " + (root_ / "hub/models--me--small/snapshots/abc").string() +
+                                          "}\ndata: {train: " + (root_ / "d.jsonl").string() +
+                                          "}\ntrain: {steps: 1}\noutput: {dir: " + (root_ / "run").string() + "}\n");
+  const std::string text = on_terminal("preview " + (root_ / "r.yaml").string());
+  const size_t data = text.find("--- data\n");
+  ASSERT_NE(data, std::string::npos) << text;
+  EXPECT_NE(text.find(" ###", data), std::string::npos) << text;
+  for (const std::string& line : parts_of(text.substr(data), '\n')) EXPECT_LE(line.size(), kColumns) << line;
+}
+
 }  // namespace
 }  // namespace nibble

@@ -54,7 +54,8 @@ void refuse_other_objective(const JsonRecord& record) {
     if (!record.has(name)) continue;
     record.fail(
         "is a pair of a better and a worse answer (\"" + std::string(name) + "\")",
-        "in a recipe set objective.type to dpo, orpo, ...; or name data.format (--format) to take what that reads");
+        "in a recipe set objective.type to dpo, orpo, ...; evaluate it with `nibble eval --format preference`; or name "
+        "data.format (--format) to take what that reads");
   }
   const std::optional<DataFormat> format = find_format(record);
   if (format == DataFormat::completion && !record.has("prompt") && is_choice(record)) {

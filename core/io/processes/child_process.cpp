@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <sstream>
 
 #include "nibble/core/base/error.h"
 
@@ -61,6 +63,16 @@ int ChildProcess::wait() {
     if (waitpid(id_, &status, 0) == id_) status_ = status;
   }
   return *status_;
+}
+
+bool is_program(const std::string& name) {
+  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0;
+  const char* path = std::getenv("PATH");
+  std::istringstream directories(path ? path : "/bin:/usr/bin");
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (access((directory + "/" + name).c_str(), X_OK) == 0) return true;
+  }
+  return false;
 }
 
 int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }

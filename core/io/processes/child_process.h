@@ -32,6 +32,9 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
+/// Whether a program of this name can be started: a path, or a name that is on PATH.
+bool is_program(const std::string& name);
+
 /// Exit code of such a status, or 128 and the signal that ended it.
 int exit_code_of(int status);
 

@@ -22,6 +22,11 @@ TEST(Sweep, KeyWithoutItsSectionIsCompleted) {
       std::string::npos);
 }
 
+TEST(Sweep, AMisspelledKeyWithoutItsSectionIsNamed) {
+  EXPECT_EQ(test::error_of<UsageError>([] { parse_sweep_axis("betta=0.1,0.2"); }),
+            "betta: unknown key; did you mean beta?");
+}
+
 TEST(Sweep, CommasInsideListsDivideNothing) {
   EXPECT_EQ(parse_sweep_axis("betas=[0.9,0.95],[0.9,0.99]").values,
             (std::vector<std::string>{"[0.9,0.95]", "[0.9,0.99]"}));
