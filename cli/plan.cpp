@@ -92,6 +92,7 @@ void measure(const Flags& flags) {
   std::vector<std::filesystem::path> inputs = recipe.inputs();
   inputs.insert(inputs.end(), {flags.recipe, flags.cluster});
   guard_output(flags.measure, inputs);
+  require_own_file(flags.measure, begins_with(R"({"cores":)"), "nibble plan --measure");
   const PlanJob job = plan_job(recipe);
   MpiSession session;
   const int ranks = flags.ranks > 0 ? flags.ranks : session.world().size();

@@ -1,6 +1,7 @@
 // nibble gradients: loss and the gradient of every trainable tensor, for comparison with other software.
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/safetensors/safetensors.h"
@@ -23,6 +25,22 @@ struct Flags {
   std::string ids, labels, out, recipe;
   std::vector<std::string> overrides;
 };
+
+// In the header of every file written here, so that no weights are taken for one.
+const std::map<std::string, std::string> kMetadata = {{"format", "pt"}, {"nibble", "gradients"}};
+
+bool is_gradients(const std::filesystem::path& file) {
+  try {
+    return SafetensorsFile(file.string()).metadata() == kMetadata;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void guard(const Flags& flags, const std::vector<std::filesystem::path>& inputs) {
+  guard_output(flags.out, inputs);
+  require_own_file(flags.out, is_gradients, "nibble gradients");
+}
 
 std::vector<Sample> read_samples(const Flags& flags) {
   const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
@@ -39,13 +57,13 @@ void run_recipe(const Flags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   std::vector<std::filesystem::path> inputs = recipe.inputs();
   inputs.emplace_back(flags.recipe);
-  guard_output(flags.out, inputs);
+  guard(flags, inputs);
   if (recipe.pretrains()) throw UsageError("a recipe that starts from random weights has no gradients here");
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
   const FirstStep found = first_step(recipe, rank.context(), observer, std::filesystem::temp_directory_path());
-  write_safetensors(flags.out, found.gradients);
+  write_safetensors(flags.out, found.gradients, kMetadata);
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
   for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
   print_json({{"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}});
@@ -57,7 +75,7 @@ void run(const Flags& flags) {
        {std::pair{"--model", flags.model.base.path}, {"--ids", flags.ids}, {"--labels", flags.labels}}) {
     if (value.empty()) throw UsageError(std::string(flag) + " is required", "or give a --recipe");
   }
-  guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids, flags.labels});
+  guard(flags, {flags.model.base.path, flags.model.adapter, flags.ids, flags.labels});
   const std::vector<Sample> samples = read_samples(flags);
   LocalRank rank(flags.model.threads);
   const Train train = flags.model.adapter.empty() ? Train::everything : Train::adapter;
@@ -80,7 +98,7 @@ void run(const Flags& flags) {
   decoder.visit([&](Parameter& parameter) {
     if (parameter.trainable) gradients.emplace_back(peft_name(parameter.name, decoder.config()), parameter.gradient);
   });
-  write_safetensors(flags.out, gradients);
+  write_safetensors(flags.out, gradients, kMetadata);
   print_json({{"loss", loss}, {"label_tokens", batch.label_tokens}});
 }
 

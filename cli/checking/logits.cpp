@@ -1,9 +1,11 @@
 // nibble logits: the logits of given token ids, as an .npy file.
 
+#include <filesystem>
 #include <memory>
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/npy.h"
@@ -17,8 +19,18 @@ struct Flags {
   std::string ids, out;
 };
 
+bool is_logits(const std::filesystem::path& file) {
+  try {
+    const Tensor array = read_npy(file);
+    return array.dtype() == DType::f32 && array.rank() == 3;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
+  require_own_file(flags.out, is_logits, "nibble logits");
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());

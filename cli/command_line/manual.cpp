@@ -10,6 +10,7 @@
 #include "nibble/core/base/version.h"
 #include "nibble/core/formatting/joined.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/shipped.h"
 #include "nibble/recipes/config/sweep.h"
@@ -258,14 +259,16 @@ std::string main_page(const CLI::App& app) {
 }
 
 void write_man_pages(const CLI::App& app, const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw IoError(directory, "cannot be made: " + error.message());
   const std::filesystem::path target(directory);
-  write_file_atomically(target / "nibble.1", main_page(app));
+  std::map<std::filesystem::path, std::string> pages = {{target / "nibble.1", main_page(app)}};
   for (const CLI::App* command : children(&app)) {
-    write_file_atomically(target / ("nibble-" + command->get_name() + ".1"), man_page(command->get_name(), command));
+    pages[target / ("nibble-" + command->get_name() + ".1")] = man_page(command->get_name(), command);
   }
+  for (const auto& [file, page] : pages) require_own_file(file, begins_with(".TH nibble"), "nibble man");
+  std::error_code error;
+  std::filesystem::create_directories(target, error);
+  if (error) throw IoError(directory, "cannot be made: " + error.message());
+  for (const auto& [file, page] : pages) write_file_atomically(file, page);
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "nibble/cli/command_line/record_flags.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "nibble/core/base/error.h"
 
@@ -36,6 +40,22 @@ void add_record_flags(Command& command, DataOptions& options) {
           },
           "Reasoning, tools and the like that the text does not show: error (default), or drop them")
       .one_of({"drop", "error"});
+}
+
+bool has_numbers_of_records(const std::filesystem::path& file) {
+  constexpr std::array<std::string_view, 7> kNames = {
+      "score", "chosen", "rejected", "completion", "chosen_tokens", "rejected_tokens", "completion_tokens"};
+  constexpr size_t kLongestLine = size_t{1} << 22;
+  std::string line(kLongestLine, '\0');
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.getline(line.data(), kLongestLine)) return false;
+  const nlohmann::json record = nlohmann::json::parse(line.c_str(), nullptr, false);
+  const auto is_number = [](const nlohmann::json& value) { return value.is_number() || value.is_null(); };
+  return record.is_object() && !record.empty() && std::ranges::all_of(record.items(), [&](const auto& field) {
+           const nlohmann::json& value = field.value();
+           const bool numbers = value.is_array() ? std::ranges::all_of(value, is_number) : is_number(value);
+           return numbers && std::ranges::count(kNames, field.key()) > 0;
+         });
 }
 
 }  // namespace nibble::cli

@@ -1,4 +1,6 @@
 #pragma once
+#include <filesystem>
+
 #include "nibble/cli/command_line/command.h"
 #include "nibble/core/data/data_options.h"
 
@@ -6,5 +8,9 @@ namespace nibble::cli {
 
 /// --fields and --template: how records of files are read where no recipe says it.
 void add_record_flags(Command& command, DataOptions& options);
+
+/// Whether a file begins with a line as logprobs and score write one for each record: an object of numbers, or lists of
+/// them, under their names alone.
+bool has_numbers_of_records(const std::filesystem::path& file);
 
 }  // namespace nibble::cli

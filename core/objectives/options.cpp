@@ -124,6 +124,12 @@ void check_loss_types(const ObjectiveOptions& options) {
   if (!options.loss_weights.empty() && options.loss_weights.size() != options.loss_type.size()) {
     throw UsageError("must have one number for each of loss_type", "", "objective.loss_weights");
   }
+  const auto trains = [](double weight) { return weight > 0; };
+  if (std::ranges::any_of(options.loss_weights, [](double weight) { return weight < 0; }) ||
+      (!options.loss_weights.empty() && std::ranges::none_of(options.loss_weights, trains))) {
+    throw UsageError("a loss below 0 is trained away from, and with all at 0 nothing is trained",
+                     "give numbers from 0, one of them above 0", "objective.loss_weights");
+  }
 }
 
 }  // namespace

@@ -18,12 +18,12 @@ RecipeField weights_field() {
   const auto read = [](const Json& value, const std::string& place, const std::string& values) {
     if (!value.is_array()) refuse_value(place, values, value);
     std::vector<double> weights;
-    for (const Json& weight : value) weights.push_back(read_number(weight, place, values, -kMost, kMost));
+    for (const Json& weight : value) weights.push_back(read_number(weight, place, values, 0, kMost));
     return weights;
   };
-  return value_field("objective.loss_weights", "a list of numbers",
-                     {{"type", "array"}, {"items", {{"type", "number"}}}}, &ObjectiveOptions::loss_weights, read,
-                     "of the losses in loss_type (1 each)", kNullIfEmpty);
+  return value_field("objective.loss_weights", "a list of numbers from 0",
+                     {{"type", "array"}, {"items", {{"type", "number"}, {"minimum", 0}}}},
+                     &ObjectiveOptions::loss_weights, read, "of the losses in loss_type (1 each)", kNullIfEmpty);
 }
 
 using Range = std::optional<std::pair<double, double>>;

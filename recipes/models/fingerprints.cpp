@@ -67,6 +67,8 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
     options.settings[section + detail::kFingerprint + file.filename().string()] = quoted(content_hash(file));
   };
   for (const fs::path& file : model_files(model)) add("model", file);
+  const fs::path ends = model / "generation_config.json";  // says where an answer ends
+  if (recipe.has_rollouts() && recipe.objective.rollout.file.empty() && fs::exists(ends)) add("model", ends);
   if (recipe.adapter && !recipe.adapter->path.empty()) {
     for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
       if (const fs::path path = fs::path(recipe.adapter->path) / file; fs::exists(path)) add("adapter", path);

@@ -13,8 +13,9 @@ namespace nibble {
 
 /// Adds to `options` the fingerprint of the data (TrainingData::fingerprint: every token as the run sees it) and the
 /// content of each other file that decides bits: "model.fingerprint/FILE" for config.json and weights (or model.init),
-/// "adapter.fingerprint/FILE" for the adapter that is continued, "tokenizer.fingerprint/FILE" for the files of
-/// `tokenizer` and a template file. Reads what is not remembered (content_hash).
+/// and for generation_config.json where answers are drawn; "adapter.fingerprint/FILE" for the adapter that is
+/// continued, "tokenizer.fingerprint/FILE" for the files of `tokenizer` and a template file. Reads what is not
+/// remembered (content_hash).
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
                       const std::string& data_fingerprint);
 

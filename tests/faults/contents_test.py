@@ -6,6 +6,7 @@ import unittest
 
 import program
 from program import run
+from rollouts import RolloutTest
 
 
 class Contents(program.FaultTest):
@@ -74,6 +75,26 @@ class Contents(program.FaultTest):
         recipe = self.started()
         config.write_text('{"bos_token": "b"}')
         self.ends(2, ["train", recipe, "train.steps=3"], "tokenizer_config.json of tokenizer has other content")
+
+
+class Answers(RolloutTest):
+    def test_what_ends_the_answers_that_are_drawn(self):
+        ends = self.model / "generation_config.json"
+        ends.write_text('{"eos_token_id": 2}')
+        recipe = self.rollout_recipe(steps=2, train={"save_every": 1})
+        self.assertEqual(run("train", recipe).code, 0)
+        ends.write_text('{"eos_token_id": [2, 5]}')
+        self.ends(2, ["train", recipe, "train.steps=3"], "generation_config.json of model.path has other content")
+        ends.unlink()
+        self.ends(2, ["train", recipe, "train.steps=3"], "generation_config.json of model.path is gone")
+        ends.write_text('{"eos_token_id": 2}')
+        self.assertIn("continuing", run("train", recipe, "train.steps=3").err)
+
+    def test_it_may_change_where_none_are_drawn(self):
+        recipe = self.recipe(steps=2, optimizer={"schedule": "constant"})
+        self.assertEqual(run("train", recipe).code, 0)
+        (self.model / "generation_config.json").write_text('{"eos_token_id": 2}')
+        self.assertIn("continuing", run("train", recipe, "train.steps=3").err)
 
 
 if __name__ == "__main__":

@@ -289,6 +289,46 @@ class Inputs(OutputTest):
         self.assertEqual((out / "adapter/thesis.tex").read_text(), "the only copy")
 
 
+class Results(OutputTest):
+    """Fault 68, of commands without --force: they are called again with the same --out."""
+
+    def test_they_replace_what_they_wrote_and_nothing_else(self):
+        program.write_tokenizer(self.model, 60)
+        pair = {"prompt": "w5 w6", "chosen": "w7", "rejected": "w8"}
+        pairs = self.folder / "pairs.jsonl"
+        pairs.write_text(json.dumps(pair) + "\n")
+        base, out = ["--model", self.model], self.folder / "out"
+        ids, weights = self.ids.read_bytes(), (self.model / "model.safetensors").read_bytes()
+        commands = {
+            "logits": ([*base, "--ids", self.ids, "--out"], ids),
+            "gradients": ([*base, "--ids", self.ids, "--labels", self.ids, "--out"], weights),
+            "logprobs": ([*base, "--data", pairs, "--out"], pairs.read_bytes()),
+            "plan": ([self.recipe(), "--measure"], b'{"model": {"path": "m"}}'),
+        }
+        for command, (words, like) in commands.items():
+            for foreign in (b"the only copy", like):
+                out.write_bytes(foreign)
+                self.ends(2, [command, *words, out], f"{out}: is not a file that nibble {command}",
+                          "wrote; choose another name, or remove it")
+            out.write_bytes(b"")  # as mktemp makes it
+            for _ in range(2):
+                self.does(command, *words, out)
+            self.assertGreater(out.stat().st_size, 0)
+        for foreign in ('{"score": "mine"}', json.dumps(pair), '{"chosen": [{"role": "user"}]}', "[0.5]"):
+            out.write_text(foreign + "\n")
+            self.ends(2, ["score", *base, "--data", pairs, "--out", out], "is not a file that nibble score wrote")
+        out.write_text('{"score":[0.25,null]}\n')  # what stands there is its own: the model has no score head
+        self.ends(2, ["score", *base, "--data", pairs, "--out", out], "has no score head")
+
+    def test_manual_pages_replace_manual_pages_alone(self):
+        pages = self.folder / "man1"
+        for _ in range(2):
+            self.does("man", "--out", pages)
+        (pages / "nibble-train.1").write_text("the only copy")
+        (pages / "nibble.1").unlink()
+        self.ends(2, ["man", "--out", pages], pages / "nibble-train.1", "is not a file that nibble man wrote")
+
+
 class Devices(OutputTest):
     """Fault 76. Devices are made here: a test that goes wrong must not replace those of the machine."""
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +20,14 @@ void guard_output(const std::filesystem::path& out, const std::vector<std::files
 /// Replace::nothing AtomicFile looks again when it is done.
 void require_replaceable_file(const std::filesystem::path& file, Replace replace, std::string_view mark,
                               const std::string& kind);
+
+/// Whether the content of a file is of nibble, as far as it shows.
+using IsOwn = std::function<bool(const std::filesystem::path& file)>;
+/// Of files that begin with `mark`.
+IsOwn begins_with(std::string mark);
+
+/// Throws UsageError where a regular file is at `file` that is neither empty nor `is_own`: a command ("nibble logits")
+/// that takes no --force replaces what it wrote itself. For before the work.
+void require_own_file(const std::filesystem::path& file, const IsOwn& is_own, const std::string& command);
 
 }  // namespace nibble

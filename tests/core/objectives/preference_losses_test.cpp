@@ -474,8 +474,12 @@ TEST(Objectives, RefuseOptionsThatContradictEachOther) {
   options.reference = "adapter_off";
   refused(options, "objective.reference");
   options = options_of(ObjectiveType::dpo, {"sigmoid", "sft"});
-  options.loss_weights = {1};
-  refused(options, "objective.loss_weights");
+  for (const std::vector<double>& weights : {std::vector<double>{1}, {-1, 1}, {0, 0}}) {
+    options.loss_weights = weights;
+    refused(options, "objective.loss_weights");
+  }
+  options.loss_weights = {0, 1};
+  check_objective_options(options);
 }
 
 }  // namespace

@@ -81,6 +81,9 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(refused(R"("type": "ppo")"), HasSubstr("rewards: is missing"));
   EXPECT_THAT(refused(R"("type": "dpo", "loss_type": "sigmod")"), HasSubstr("did you mean sigmoid?"));
   EXPECT_THAT(refused(R"("type": "dpo", "bta": 1)"), HasSubstr("did you mean objective.beta?"));
+  const std::string several = R"("type": "dpo", "loss_type": ["sigmoid", "sft"], "loss_weights": )";
+  EXPECT_THAT(refused(several + "[-1, 1]"), HasSubstr("objective.loss_weights: must be a list of numbers from 0"));
+  EXPECT_THAT(refused(several + "[0, 0]"), HasSubstr("with all at 0 nothing is trained"));
   EXPECT_THAT(refused(R"("type": "dpo", "beta": 0)"), HasSubstr("objective.beta: must be above 0"));
   EXPECT_THAT(refused(R"("type": "reward", "num_labels": 2)"), HasSubstr("objective.num_labels: has no meaning"));
   EXPECT_THAT(refused(R"("type": "classification")", R"("data": {"train": "P", "format": "chat"})"),
