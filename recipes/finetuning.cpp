@@ -67,7 +67,7 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
       rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
   const Encoder encoder = open_encoder(tokenizer_, recipe_.data.chat_template, rows_);
   traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe_, config_, encoder, observer); });
-  check_teacher(recipe_, rows_);
+  check_vocabularies(recipe_, rows_);
   plan_adapter(recipe_, config_, rows_);  // refuses what has no place before anything is opened or made
   check_memory(recipe_, *data_, rank);
   planned_ = data_->planned(recipe_);

@@ -263,22 +263,32 @@ ModelRecipe teacher_of(const Recipe& recipe) {
   return teacher;
 }
 
-void check_teacher(const Recipe& recipe, int64_t rows) {
-  const ModelRecipe teacher = teacher_of(recipe);
-  if (teacher.path.empty()) return;
-  const auto refuse = [&](const std::string& what) {
-    throw InputError(teacher.path, what, "a teacher needs the student's vocabulary: choose one of its family");
+void check_vocabularies(const Recipe& recipe, int64_t rows) {
+  const auto check = [&](const std::string& path, const std::string& learner, const std::string& remedy) {
+    const auto refuse = [&](const std::string& what) { throw InputError(path, what, remedy); };
+    ModelRecipe model;
+    model.path = path;
+    const int64_t tokens = model_config(model).vocab_size;
+    const auto theirs = find_tokenizer(path), ours = find_tokenizer(tokenizer_path_of(recipe));
+    const bool may_have_more = learner == "policy" && theirs && ours;  // rows that no token has
+    if (may_have_more ? tokens < rows : tokens != rows) {
+      refuse("has a vocabulary of " + std::to_string(tokens) + " tokens, the " + learner + " of " +
+             std::to_string(rows));
+    }
+    if (!theirs || !ours) return;
+    for (int32_t id = 0; id < std::min(theirs->vocab_size(), ours->vocab_size()); ++id) {
+      if (theirs->token(id) == ours->token(id)) continue;
+      refuse("has \"" + theirs->token(id) + "\" as token " + std::to_string(id) + ", the " + learner + " \"" +
+             ours->token(id) + "\"");
+    }
   };
-  const int64_t tokens = model_config(teacher).vocab_size;
-  if (tokens != rows) {
-    refuse("has a vocabulary of " + std::to_string(tokens) + " tokens, the student of " + std::to_string(rows));
+  const ObjectiveOptions& objective = recipe.objective;
+  if (const std::string& teacher = objective.teacher_model_name_or_path; !teacher.empty()) {
+    check(teacher, "student", "a teacher needs the student's vocabulary: choose one of its family");
   }
-  const auto theirs = find_tokenizer(teacher.path), ours = find_tokenizer(tokenizer_path_of(recipe));
-  if (!theirs || !ours) return;
-  for (int32_t id = 0; id < std::min(theirs->vocab_size(), ours->vocab_size()); ++id) {
-    if (theirs->token(id) == ours->token(id)) continue;
-    refuse("has \"" + theirs->token(id) + "\" as token " + std::to_string(id) + ", the student \"" + ours->token(id) +
-           "\"");
+  if (has_reference(objective) && names_reference_directory(objective)) {
+    check(objective.reference, "policy",
+          "objective.reference needs the policy's vocabulary: choose a model of its family");
   }
 }
 

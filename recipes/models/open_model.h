@@ -46,8 +46,9 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
 
 /// The teacher of a recipe that distills, as open_base takes it: in 4 bits where its files are, or else as they are.
 ModelRecipe teacher_of(const Recipe& recipe);
-/// Throws InputError for a teacher whose vocabulary is not that of the student, which has `rows` rows for its tokens.
-void check_teacher(const Recipe& recipe, int64_t rows);
+/// Throws InputError for a teacher, or a model that objective.reference names, whose vocabulary is not that of the
+/// model that is trained, which has `rows` rows for its tokens.
+void check_vocabularies(const Recipe& recipe, int64_t rows);
 
 /// Attaches the adapter of a recipe, trainable: a new one, or the one at adapter.path. Throws UsageError when nothing
 /// matches; InputError when the directory does not fit.

@@ -71,7 +71,7 @@ void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t r
   LocalRank rank;
   Decoder model = plan_decoder(config, rank.context());
   model.visit([&](const Parameter& parameter) { result.parameters += parameter.value.numel(); });
-  check_teacher(recipe, rows);
+  check_vocabularies(recipe, rows);
   if (recipe.objective.type == ObjectiveType::ppo) validate_value_model(recipe, rows);
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;

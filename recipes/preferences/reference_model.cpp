@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
@@ -37,11 +36,6 @@ ReferenceModel::ReferenceModel(const Recipe& recipe, int64_t rows, const Mesh& m
                                const Observer& observer) {
   const ModelRecipe base = reference_base(recipe);
   const DecoderConfig config = model_config(base);
-  if (config.vocab_size < rows && names_reference_directory(recipe.objective)) {
-    throw InputError(base.path,
-                     "has " + std::to_string(config.vocab_size) + " tokens, the policy " + std::to_string(rows),
-                     "use a reference with the policy's tokenizer");
-  }
   tensor_ = tensor_parallel(config, mesh.tensor(), rank.pool, observer.trace);
   experts_ = expert_parallel(config, mesh.experts(), *recipe.train.gradient_sum, rank.pool, observer.trace);
   model_ = open_base(base, rank, stage_layers(recipe, config, mesh, rank), tensor_.get(), experts_.get());

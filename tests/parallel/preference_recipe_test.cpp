@@ -1,5 +1,7 @@
 // Preferences through the recipe: the same losses and metrics however ranks share the work, stopped and resumed.
 
+#include <gmock/gmock.h>
+
 #include "nibble/recipes/train.h"
 #include "nibble/tests/parallel/own_model.h"
 
@@ -7,6 +9,8 @@ namespace nibble {
 namespace {
 
 using namespace nibble::test;
+using testing::AllOf;
+using testing::HasSubstr;
 
 class Preferences : public OwnModel {
  protected:
@@ -166,6 +170,12 @@ TEST_F(Preferences, ReferencesThatAreTheSameModelGiveTheSameRun) {
     for (size_t i = 0; i < off.losses.size(); ++i) EXPECT_NEAR(computed.losses[i], off.losses[i], 1e-6);
     expect_same_evaluations(computed, off, 1e-6);
   }
+}
+
+TEST_F(Preferences, RefuseAReferenceWithAnotherVocabulary) {
+  json wanted = preference_recipe({{"type", "dpo"}, {"reference", data_path("stories-llama")}});
+  EXPECT_THAT(error_of<InputError>([&] { run(wanted, 1, "refused"); }),
+              AllOf(HasSubstr("has a vocabulary of 512 tokens, the policy of 257"), HasSubstr("objective.reference")));
 }
 
 TEST_F(Preferences, OnABaseInFourBitsHaveTheSameLossesInEveryLayout) {
