@@ -1,6 +1,7 @@
 // nibble export: models and adapters for other programs.
 
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -23,6 +24,7 @@ struct Flags {
   GgufRequest request;
   std::string format = "gguf";
   bool no_tokenizer = false, json = false;
+  std::function<bool()> has_type;
 };
 
 void run(Flags flags) {
@@ -33,6 +35,10 @@ void run(Flags flags) {
   }
   if (flags.request.adapter_only && !flags.request.modelfile.empty()) {
     throw UsageError("--modelfile with --adapter-only", "export the merged model: without --adapter-only");
+  }
+  if (flags.request.adapter_only && flags.has_type() && flags.request.type != "f32") {
+    throw UsageError("--type " + flags.request.type + " with --adapter-only",
+                     "leave it out: adapters are written in f32");
   }
   if (!flags.request.adapter.empty()) {
     const std::string warning = merge_warning(flags.request.adapter, flags.request.model);
@@ -78,9 +84,10 @@ void add_export_command(Command& nibble) {
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
   command.option("--out", request.out, "File to write").required();
-  command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
-      .one_of(gguf_mix_names())
-      .shows_default();
+  const Argument type =
+      command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
+          .one_of(gguf_mix_names())
+          .shows_default();
   command.option("--modelfile", request.modelfile,
                  "Also write this file for Ollama: template, ends of answers, sampling (ollama create NAME -f FILE)");
   command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
@@ -88,6 +95,7 @@ void add_export_command(Command& nibble) {
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer(
       "Example: nibble export --model llama --adapter runs/mine/adapter --format gguf --type q8_0 --out m.gguf");
+  flags->has_type = [type] { return type.given(); };
   command.run([flags] { run(*flags); });
 }
 

@@ -9,6 +9,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/recipes/models/tokenizers.h"
 
@@ -43,10 +44,19 @@ void run(Flags flags) {
     for (const int32_t id : turn_end_ids(*tokenizer)) flags.options.stop_ids.push_back(id);
   }
 
+  const auto tell_of_limit = [&](size_t made) {
+    const int64_t limit = text_limit(decoder.config());
+    if (static_cast<int64_t>(made) >= flags.options.max_new_tokens ||
+        static_cast<int64_t>(prompt.size() + made) < limit)
+      return;
+    say(stderr, "note: ended after " + count_text(static_cast<int64_t>(made), "token") + ": the model was made for " +
+                    grouped_text(limit) + " with the prompt (max_position_embeddings)");
+  };
   if (flags.json) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);
     nlohmann::ordered_json output = {{"ids", ids}};
     if (tokenizer) output["text"] = tokenizer->decode(ids, true);
+    tell_of_limit(ids.size());
     return print_json(output);
   }
   std::unique_ptr<StreamDecoder> stream = tokenizer ? std::make_unique<StreamDecoder>(*tokenizer) : nullptr;
@@ -54,7 +64,7 @@ void run(Flags flags) {
   if (stream && flags.ids.empty()) {  // the text goes on from the prompt: its first word keeps the blank before it
     for (const int32_t id : prompt) stream->push(id);
   }
-  generate(decoder, prompt, flags.options, step, [&](int32_t id) {
+  const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step, [&](int32_t id) {
     if (stream) {
       std::fputs(for_stream(stdout, stream->push(id)).c_str(), stdout);
     } else {
@@ -63,6 +73,7 @@ void run(Flags flags) {
     return std::fflush(stdout) == 0;
   });
   std::printf("%s\n", stream ? for_stream(stdout, stream->finish()).c_str() : "");
+  tell_of_limit(ids.size());
 }
 
 }  // namespace

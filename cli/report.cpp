@@ -92,10 +92,15 @@ void compare(const CompareFlags& flags) {
   }
   if (flags.json) return print_as_json(logs);
   print_table(comparison_rows(logs));
-  std::vector<std::vector<std::string>> differences = recipe_differences(logs);
+  const std::vector<std::vector<std::string>> differences = difference_rows(logs);
   if (differences.empty()) return;
   std::printf("\nWhere the recipes differ:\n");
-  print_table(differences);
+  if (differences.size() >= differences.front().size()) return print_table(differences);
+  std::vector<std::vector<std::string>> by_run(differences.front().size());  // a line of many runs is too long to read
+  for (const std::vector<std::string>& row : differences) {
+    for (size_t i = 0; i < row.size(); ++i) by_run[i].push_back(i == 0 && by_run[0].empty() ? "run" : row[i]);
+  }
+  print_table(by_run);
 }
 
 }  // namespace

@@ -121,6 +121,7 @@ size_t parse_bytes(const std::string& text) {
   if (unit == "k" || unit == "kib" || unit == "kb") factor = 1024.0;
   if (unit == "m" || unit == "mib" || unit == "mb") factor = 1024.0 * 1024;
   if (unit == "g" || unit == "gib" || unit == "gb") factor = 1024.0 * 1024 * 1024;
+  if (unit == "t" || unit == "tib" || unit == "tb") factor = 1024.0 * 1024 * 1024 * 1024;
   const double bytes = number * factor;
   if (end == text.c_str() || !std::isfinite(bytes) || bytes < 1 || bytes > 1e18) {
     throw UsageError(text + " is no amount of memory", "write it as 2GiB or 512MiB");

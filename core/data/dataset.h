@@ -49,8 +49,8 @@ struct DatasetReport {
   int64_t longer_chosen = 0;      ///< whose chosen answer is the longer one
   int64_t chosen_tokens = 0, rejected_tokens = 0;  ///< of their answers
   int64_t verdicts = 0, good_verdicts = 0;         ///< of unpaired answers
-  int64_t longest = 0;                             ///< tokens of the longest sample before cutting
-  /// Samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).
+  int64_t longest = 0;                             ///< tokens of the longest kept sample before cutting
+  /// Kept samples by tokens before cutting: [i] counts lengths in [2^i, 2^(i+1)).
   std::array<int64_t, 32> lengths{};
   std::vector<DataFileFacts> files;
   std::string first_bad;              ///< message of the first malformed record left out

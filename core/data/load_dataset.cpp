@@ -105,7 +105,7 @@ class DatasetBuilder {
   LargeArray<int32_t> codes_{{}};  // without a cache
   LargeArray<SampleRow> rows_{{}};
   DataFormat format_ = DataFormat::automatic;  // of the file
-  int64_t too_long_ = 0;
+  int64_t too_long_ = 0, longest_too_long_ = 0;
   std::string first_too_long_;  // place and length
 };
 
@@ -198,6 +198,8 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
   if (outcome.failure) return count_bad(*outcome.failure);
   std::vector<EncodedRecord> samples = std::move(outcome.encoded.others);
   samples.insert(samples.begin(), std::move(outcome.encoded));
+  std::vector<size_t> lengths;  // before cutting
+  for (const EncodedRecord& sample : samples) lengths.push_back(sample.ids.size());
   // A group of which one is dropped is no group any more.
   if (!std::ranges::all_of(samples, [&](EncodedRecord& sample) { return fits(place, sample); })) {
     ++counts.dropped_long;
@@ -207,6 +209,10 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
       !std::ranges::all_of(samples, [](const EncodedRecord& sample) { return trained_tokens(sample) > 0; })) {
     ++counts.dropped_untrained;
     return;
+  }
+  for (const size_t length : lengths) {
+    counts.longest = std::max(counts.longest, static_cast<int64_t>(length));
+    if (length > 0) ++counts.lengths[std::min<size_t>(31, std::bit_width(length) - 1)];
   }
   counts.empty_answers += samples.front().empty_answer;
   count_preferences(samples);
@@ -245,11 +251,10 @@ bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
   const auto length = static_cast<int64_t>(encoded.ids.size());
   counts.hidden_parts += encoded.hidden_parts;
   counts.duplicate_bos += encoded.duplicate_bos;
-  counts.longest = std::max(counts.longest, length);
-  if (length > 0) ++counts.lengths[std::min<size_t>(31, std::bit_width(encoded.ids.size()) - 1)];
   if (!encoded.whole || length <= options_.max_length) return true;
   if (options_.truncate == Truncate::drop) return false;
   if (too_long_++ == 0) first_too_long_ = place;
+  longest_too_long_ = std::max(longest_too_long_, length);
   ++counts.truncated;
   counts.truncated_tokens += length - options_.max_length;
   counts.cut_answers += format_ == DataFormat::preference || format_ == DataFormat::unpaired;
@@ -289,7 +294,7 @@ Dataset DatasetBuilder::finish() {
                      limit + std::to_string(options_.max_length) +
                          (too_long_ == 1 ? " tokens), as is " : " tokens), as are ") + grouped_text(too_long_) +
                          " of " + count_text(counts.records, "record") + "; the longest has " +
-                         grouped_text(counts.longest),
+                         grouped_text(longest_too_long_),
                      format_ == DataFormat::rollouts  ? "raise data.max_length"
                      : format_ == DataFormat::prompts ? "raise data.max_length, or set data.truncate to drop"
                                                       : "raise data.max_length, or set data.truncate to cut or drop");

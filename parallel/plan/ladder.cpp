@@ -51,8 +51,9 @@ PlannedLayout plan_layout_costs(const PlanJob& job, const PlanLayout& layout, co
   planned.traffic = traffic_of(job, layout, planned.memory);
   planned.fits = planned.memory.fits(costs.budget);
   if (!planned.fits) {
-    planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.needed_bytes())) +
-                      " a rank, the budget is " + bytes_text(static_cast<double>(costs.budget));
+    planned.why_not = "needs " + bytes_text(static_cast<double>(planned.memory.needed_bytes())) + " a rank" +
+                      (planned.memory.largest().cached > 0 ? " with its page cache" : "") + ", the budget is " +
+                      bytes_text(static_cast<double>(costs.budget));
   }
   return planned;
 }

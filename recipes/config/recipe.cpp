@@ -314,7 +314,8 @@ Json detail::parse_settings(const std::string& text, const std::string& place) {
     root = Json::parse(text, nullptr, true, true);
   }
   if (!root.is_object()) {
-    throw UsageError("a recipe is a JSON object", is_yaml(place) ? "begin with a section" : "begin with {", place);
+    throw is_yaml(place) ? UsageError("a recipe is a mapping of sections", "begin with a section, as in model:", place)
+                         : UsageError("a recipe is a JSON object", "begin with {", place);
   }
   return root;
 }

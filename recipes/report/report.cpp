@@ -181,14 +181,19 @@ std::string comparison_page(const std::vector<RunLog>& logs) {
                      "<h2>Curves</h2>\n<div class=\"plots\"><div>" + svg(train, 720, 340) + "</div>\n";
   if (!eval.curves.empty()) body += "<div>" + svg(eval, 720, 340) + "</div>\n";
   body += "</div>\n";
-  std::vector<std::vector<std::string>> differences = recipe_differences(logs);
-  if (!differences.empty()) {
-    std::vector<std::string> head = {"recipe key"};
-    for (const RunLog& log : logs) head.push_back(name_of(log));
-    differences.insert(differences.begin(), head);
+  if (const std::vector<std::vector<std::string>> differences = difference_rows(logs); !differences.empty()) {
     body += "<h2>Where the recipes differ</h2>\n" + html_table(differences);
   }
   return html_page(std::to_string(logs.size()) + " runs", body);
+}
+
+std::vector<std::vector<std::string>> difference_rows(const std::vector<RunLog>& logs) {
+  std::vector<std::vector<std::string>> differences = recipe_differences(logs);
+  if (differences.empty()) return {};
+  std::vector<std::string> head = {"recipe key"};
+  for (const RunLog& log : logs) head.push_back(name_of(log));
+  differences.insert(differences.begin(), head);
+  return differences;
 }
 
 void require_replaceable_page(const std::filesystem::path& file, Replace replace) {

@@ -25,6 +25,8 @@ std::string report_page(const RunLog& log);
 std::string comparison_page(const std::vector<RunLog>& logs);
 /// The numbers of comparison_page, the first row is the head.
 std::vector<std::vector<std::string>> comparison_rows(const std::vector<RunLog>& logs);
+/// recipe_differences() under a head with the runs' names; empty where there are none.
+std::vector<std::vector<std::string>> difference_rows(const std::vector<RunLog>& logs);
 
 /// require_replaceable_file() for such pages, and for plots.
 void require_replaceable_page(const std::filesystem::path& file, Replace replace);

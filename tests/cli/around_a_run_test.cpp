@@ -206,6 +206,8 @@ TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
   }
   EXPECT_EQ(json::parse(compared.text)["runs"].size(), 4U);
   EXPECT_TRUE(json::parse(compared.text)["recipe_differences"].contains("optimizer.lr"));
+  const std::string lines = nibble_says("compare " + all).text;
+  EXPECT_NE(lines.find("\nlr=1e-3,r=2  2 "), std::string::npos) << "a line for each of many runs: " << lines;
 }
 
 TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {

@@ -37,6 +37,15 @@ TEST_F(Export, AModelWithoutATokenizerIsExportedWithoutOneAndThatIsSaid) {
   EXPECT_EQ(run("export --model wide --out wide.gguf").text.find("has no tokenizer"), std::string::npos);
 }
 
+TEST_F(Export, AnAdapterByItselfHasNoOtherType) {
+  const std::string words = "export --model wide --adapter run/adapter --adapter-only --out only.gguf";
+  const Said refused = run(words + " --type q8_0");
+  EXPECT_EQ(refused.code, 2) << refused.text;
+  EXPECT_NE(refused.text.find("--type q8_0 with --adapter-only; leave it out"), std::string::npos) << refused.text;
+  EXPECT_EQ(run(words).code, 0);
+  EXPECT_EQ(run(words + " --type f32 --force").code, 0);
+}
+
 // Of a command with two outputs.
 TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   const std::string words = "export --model wide --out m.gguf --modelfile out/Modelfile";

@@ -29,6 +29,9 @@ TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
   const Said plan = run("plan r.yaml --max-memory 1MiB");
   EXPECT_EQ(plan.code, 0) << "a plan is no refusal";
   EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
+  EXPECT_EQ(plan.text.find(" a rank with its page cache, the budget") != std::string::npos,
+            plan.text.find(" of the base in the page cache") != std::string::npos)
+      << "what is needed beside the memory of the process: " << plan.text;
   EXPECT_THAT(run("train r.yaml train.gradient_checkpointing=auto --max-memory 12MiB").text,
               HasSubstr("\nwarning: recomputing "));
 }

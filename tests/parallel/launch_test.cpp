@@ -225,6 +225,7 @@ TEST(Launch, PrintedFormsNameRanksThreadsAndRecipe) {
 
 TEST(Launch, AmountsOfMemoryAreReadInPowersOf1024) {
   EXPECT_EQ(parse_bytes("2GiB"), size_t{2} << 30);
+  EXPECT_EQ(parse_bytes("1TiB"), size_t{1} << 40);
   EXPECT_EQ(parse_bytes("1.5m"), size_t{3} << 19);
   EXPECT_EQ(parse_bytes("100"), 100u);
   for (const char* bad : {"", "x", "-1G", "2 XB", "nan", "1e40"}) EXPECT_THROW(parse_bytes(bad), UsageError) << bad;

@@ -95,6 +95,24 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
   rendered.text += answer;
 }
 
+// Where content is a list of parts that the template would take as text; empty where that is not what it refuses.
+std::string parts_for_text(Conversation conversation, const Encoder& encoder) {
+  std::string place;
+  for (ChatMessage& message : conversation.messages) {
+    Json json = message.json.empty() ? Json::object() : Json::parse(message.json);
+    if (!json.value("content", Json()).is_array()) continue;
+    if (place.empty()) place = message.place + ".content";
+    json["content"] = message.content;
+    message.json = json.dump();
+  }
+  try {
+    if (!place.empty()) encoder.render_chat(conversation);
+  } catch (const InputError&) {
+    return "";
+  }
+  return place;
+}
+
 RenderedRecord render_conversation(const JsonRecord& record, Conversation conversation, const DataOptions& options,
                                    const Encoder& encoder) {
   if (!encoder.render_chat) fail_without_template(record, encoder);
@@ -105,6 +123,9 @@ RenderedRecord render_conversation(const JsonRecord& record, Conversation conver
     rendered.text = std::move(chat.text);
     rendered.trained = std::move(chat.answers);
   } catch (const InputError& error) {
+    if (const std::string place = parts_for_text(conversation, encoder); !place.empty())
+      record.fail(place + " is a list of parts, and the chat template takes text",
+                  "write the text itself there, or choose a data.template (--template) that takes parts");
     record.fail(error.what());
   }
   rendered.empty_answer = std::ranges::none_of(conversation.messages, [](const ChatMessage& message) {

@@ -1,5 +1,7 @@
 #include "nibble/recipes/config/conversion/convert_recipe.h"
 
+#include <set>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/chat/chat_template.h"
@@ -25,22 +27,6 @@ constexpr std::string_view kDone[] = {
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
 constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
-
-// Keys that mean the same in all tools and are not in the table of keys that people mistake for ours.
-constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
-    {"lora_alpha", "adapter.lora_alpha"},
-    {"lora_dropout", "adapter.lora_dropout"},
-    {"use_dora", "adapter.use_dora"},
-    {"use_rslora", "adapter.use_rslora"},
-    {"weight_decay", "optimizer.weight_decay"},
-    {"warmup_ratio", "optimizer.warmup_ratio"},
-    {"warmup_steps", "optimizer.warmup_steps"},
-    {"max_grad_norm", "train.max_grad_norm"},
-    {"seed", "train.seed"},
-    {"max_length", "data.max_length"},
-    {"train_on_prompt", "data.train_on_prompt"},
-    {"optimizer", "optimizer.type"},
-};
 
 std::pair<std::string, std::string> section_and_name(const std::string& key) {
   const size_t dot = key.find('.');
@@ -69,8 +55,7 @@ class Converter {
   std::string objective() const { return std::string(objective_type_name(objective_)); }
   bool turns_dropout_off() const;
   bool packs() const;
-  /// Our key for one of the tool's; empty where there is none.
-  std::string key_of(const std::string& key) const;
+  std::string key_of(const std::string& key) const { return detail::key_for_tool(key, objective_); }
   /// Sets our key, unless its row of the table refuses the value.
   void set(const std::string& theirs, const std::string& ours, const Json& value);
   void convert_adapter();
@@ -84,6 +69,7 @@ class Converter {
   void convert_trained_tokens();
   bool convert_schedule(const std::string& key, const Json& value);
   void finish_schedule();
+  void note_defaults();
   void convert_key(const std::string& key, const Json& value);
   bool convert_special(const std::string& key, const Json& value);
 
@@ -91,7 +77,8 @@ class Converter {
   const Tool tool_;
   const ObjectiveType objective_;
   bool adapts_ = false;
-  Json likelihood_;                            // the weight of the chosen answers' own loss
+  Json likelihood_;                // the weight of the chosen answers' own loss
+  std::set<std::string> refused_;  // our keys that a value of the tool's was given for, which they do not take
   std::pair<std::string, Json> min_lr_share_;  // the tool's key, and the share of the learning rate that it ends with
   Json root_ = Json::object();
   ConvertedRecipe made_;
@@ -106,6 +93,10 @@ void Converter::set(const std::string& theirs, const std::string& ours, const Js
     try {
       field.read(scratch, value, "");
     } catch (const Error& error) {
+      // PyYAML reads 1e-4 as text, which the tools' parsers take as a number.
+      const Json number = value.is_string() ? Json::parse(value.get<std::string>(), nullptr, false) : Json();
+      if (number.is_number()) return set(theirs, ours, number);
+      refused_.insert(ours);
       return note(theirs, value.dump() + " has no counterpart: " + ours + " " + error.what());
     }
     const auto [section, name] = section_and_name(ours);
@@ -118,15 +109,6 @@ void Converter::set(const std::string& theirs, const std::string& ours, const Js
   }
 }
 
-std::string Converter::key_of(const std::string& key) const {
-  if (std::string ours = detail::objective_key(key, objective_); !ours.empty()) return ours;
-  for (const auto& [name, same] : kSameMeaning) {
-    if (name == key) return std::string(same);
-  }
-  const std::string ours = key_for_foreign(key);
-  return ours.starts_with("objective.") || ours.starts_with("rollout.") ? "" : ours;
-}
-
 // What is trained, and in which form the base is held.
 void Converter::convert_adapter() {
   const char* key = tool_ == Tool::axolotl ? "adapter" : tool_ == Tool::trl ? "use_peft" : "finetuning_type";
@@ -135,7 +117,7 @@ void Converter::convert_adapter() {
   if (adapts_) {
     set(key, "adapter.type", "lora");
   } else if (!kind.empty() && kind != "full") {
-    note(key, "\"" + kind + "\" has no counterpart: LoRA, or all weights");
+    note(key, "\"" + kind + "\" has no counterpart: the recipe trains all weights; for LoRA give it adapter.type=lora");
   }
   const Json* bits = find("quantization_bit");
   if (is_on("load_in_4bit") || kind == "qlora" || (bits != nullptr && *bits == 4)) {
@@ -257,6 +239,16 @@ void Converter::finish_schedule() {
   set(key, "optimizer.min_lr", share.get<double>() * lr);
 }
 
+// What a recipe does where it was given a value that it does not take, and the tool has no default either.
+void Converter::note_defaults() {
+  Recipe recipe;
+  for (const RecipeField& field : detail::recipe_fields()) {
+    const auto [section, name] = section_and_name(field.name);
+    if (refused_.contains(field.name) && !root_.value(section, Json::object()).contains(name))
+      note(field.name, "stays " + field.write(recipe).dump());
+  }
+}
+
 // Whether `key` has a meaning of its own; it is converted then.
 bool Converter::convert_special(const std::string& key, const Json& value) {
   if (convert_for_objective(key, value)) return true;
@@ -297,8 +289,11 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     const Json rounds = find("pissa_iter") == nullptr ? Json(16) : *find("pissa_iter");
     if (value == true) set(key, key_of(key), rounds == -1 ? "pissa" : "pissa_niter_" + rounds.dump());
   } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
-    if (key.ends_with("steps") && whole()) return false;
-    if (!key.ends_with("strategy") || (value != "steps" && value != "no"))
+    const bool saves = ours == "train.save_every";
+    if (key.ends_with("steps") && whole()) return saves && text("save_strategy") == "no";
+    if (saves && key.ends_with("strategy") && value == "no") {
+      set(key, ours, 0);
+    } else if (!key.ends_with("strategy") || (value != "steps" && value != "no"))
       note(key, value.dump() + " has no counterpart: give " + ours + " a number of steps, or a time");
   } else if (key == "resume_from_checkpoint" || key == "auto_resume_from_checkpoints") {
     if (value.is_string()) note(key, "another tool's checkpoint cannot be continued");
@@ -441,7 +436,7 @@ ConvertedRecipe Converter::convert() {
     if (key == "model.double_quant" && !root_["model"].contains("quantize")) continue;
     bool is_given = root_.contains(section) && root_[section].contains(name);
     for (const auto& [given, value] : theirs_.items()) {
-      is_given = is_given || (!value.is_null() && key_of(given) == key);
+      is_given = is_given || (!value.is_null() && key_of(given) == key && !refused_.contains(key));
     }
     if (is_given) continue;
     if (one.key == "max_length" && theirs_.contains(one.key))
@@ -455,13 +450,17 @@ ConvertedRecipe Converter::convert() {
   }
   finish_objective();
   finish_schedule();
+  note_defaults();
   const Json data = root_.value("data", Json::object());
+  const auto leave_out = [&](const char* key, const char* why) {
+    const auto [section, name] = section_and_name(key);
+    if (root_.contains(section) && root_[section].erase(name) > 0) note(key, std::string("is left out, ") + why);
+  };
   if (!data.contains("eval") && !data.contains("eval_fraction")) {
-    for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"}) {
-      const auto [section, name] = section_and_name(key);
-      if (!root_.contains(section) || root_[section].erase(name) == 0) continue;
-      note(key, "is left out, there is nothing to evaluate on: give it with data.eval or data.eval_fraction");
-    }
+    for (const char* key : {"train.eval_every", "train.early_stop", "output.keep_best"})
+      leave_out(key, "there is nothing to evaluate on: give it with data.eval or data.eval_fraction");
+  } else if (!root_.contains("train") || !root_["train"].contains("eval_every")) {
+    leave_out("train.early_stop", "nothing is evaluated while training: give it with train.eval_every");
   }
   if (adapts_ && tool_ == Tool::trl && find("lora_target_modules") == nullptr) {
     note("lora_target_modules",

@@ -19,6 +19,22 @@ using Types = std::vector<ObjectiveType>;
 constexpr ObjectiveType kTrainers[] = {sft, dpo, kto, cpo, orpo, reward, grpo, rloo, ppo, distillation};
 constexpr ObjectiveType kConverted[] = {sft, dpo, kto, cpo, simpo, orpo, reward, grpo, rloo};
 
+// Keys that mean the same in all tools and are not in the table of keys that people mistake for ours.
+constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
+    {"lora_alpha", "adapter.lora_alpha"},
+    {"lora_dropout", "adapter.lora_dropout"},
+    {"use_dora", "adapter.use_dora"},
+    {"use_rslora", "adapter.use_rslora"},
+    {"weight_decay", "optimizer.weight_decay"},
+    {"warmup_ratio", "optimizer.warmup_ratio"},
+    {"warmup_steps", "optimizer.warmup_steps"},
+    {"max_grad_norm", "train.max_grad_norm"},
+    {"seed", "train.seed"},
+    {"max_length", "data.max_length"},
+    {"train_on_prompt", "data.train_on_prompt"},
+    {"optimizer", "optimizer.type"},
+};
+
 struct OnlyOf {
   std::string_view key;
   std::initializer_list<ObjectiveType> types;
@@ -118,6 +134,15 @@ std::string objective_key(std::string key, ObjectiveType type) {
     if ((same || field.name == ours) && field.applies && field.applies(recipe)) return field.name;
   }
   return ours == "objective.reference" && (type == dpo || type == kto) ? ours : "";
+}
+
+std::string key_for_tool(const std::string& key, ObjectiveType type) {
+  if (std::string ours = objective_key(key, type); !ours.empty()) return ours;
+  for (const auto& [name, same] : kSameMeaning) {
+    if (name == key) return std::string(same);
+  }
+  const std::string ours = key_for_foreign(key);
+  return ours.starts_with("objective.") || ours.starts_with("rollout.") ? "" : ours;
 }
 
 ObjectiveType foreign_objective(const Json& theirs, Tool tool, const std::string& named, const std::string& place) {

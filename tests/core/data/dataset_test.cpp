@@ -83,8 +83,8 @@ TEST(Dataset, ReportAccountsForEveryRecord) {
   EXPECT_EQ(report.truncated, 2);
   EXPECT_EQ(report.truncated_tokens, 3);
   EXPECT_EQ(report.longest, 6);
-  EXPECT_EQ(report.lengths[1], 2);  // lengths 2 and 3
-  EXPECT_EQ(report.lengths[2], 2);  // 5 and 6
+  EXPECT_EQ(report.lengths[1], 1);  // length 3: those of 2 and 5 are dropped
+  EXPECT_EQ(report.lengths[2], 1);  // 6
   EXPECT_THAT(report.first_bad, HasSubstr("a.jsonl:3:17: is not JSON"));
   EXPECT_EQ(report.warnings.size(), 1u);
   EXPECT_NEAR(report.trained_share(), 5.0 / 7.0, 1e-12);
@@ -108,6 +108,7 @@ TEST(Dataset, TooLongSamplesAreRefusedCutOrDropped) {
   options.max_dropped = 0.7;
   const Dataset dropped = load(path, options);
   EXPECT_THAT(all(dropped), ElementsAre("^pab$"));
+  EXPECT_EQ(dropped.report().longest, 5) << "of the samples, without what is dropped";
   EXPECT_EQ(dropped.report().dropped_long, 2);
 }
 

@@ -209,6 +209,7 @@ TEST(Compare, TellsWhereRecipesDifferAndWhoIsBest) {
   const auto differences = recipe_differences(logs);
   ASSERT_EQ(differences.size(), 1u);
   EXPECT_EQ(differences[0], (std::vector<std::string>{"optimizer.lr", "0.0001", "0.0002"}));
+  EXPECT_EQ(difference_rows(logs), (std::vector<std::vector<std::string>>{{"recipe key", "a", "b"}, differences[0]}));
   const auto rows = comparison_rows(logs);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[2][0], "b");

@@ -376,6 +376,24 @@ TEST(Format, WhatStandsBesidePromptAndAnswerIsRefusedOrLeftOutWhereNoTemplateSho
   }
 }
 
+TEST(Format, PartsAreRefusedWhereTheTemplateTakesText) {
+  Encoder encoder = byte_encoder();
+  bool takes_text = true;
+  encoder.render_chat = [&](const Conversation& chat) {
+    if (!takes_text || chat.messages[1].json.find("[{") != std::string::npos)
+      throw InputError("chat_template:1", "can only concatenate str (not \"list\") to str");
+    return RenderedChat{};
+  };
+  const std::string json = R"({"messages": [{"role": "user", "content": "u"},
+    {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]})";
+  const auto refusal = [&] { return error_of<InputError>([&] { encode(json, DataFormat::chat, {}, encoder); }); };
+  EXPECT_EQ(refusal(),
+            "f:1:1: messages[1].content is a list of parts, and the chat template takes text; write the "
+            "text itself there, or choose a data.template (--template) that takes parts");
+  takes_text = false;
+  EXPECT_THAT(refusal(), HasSubstr("can only concatenate")) << "the parts are not why";
+}
+
 TEST(Format, AConversationWithoutTemplateIsRefused) {
   Encoder encoder = byte_encoder();
   encoder.render_chat = nullptr;

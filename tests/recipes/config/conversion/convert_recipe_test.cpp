@@ -198,6 +198,37 @@ TEST(ConvertRecipe, EvaluationsOfNothingAreLeftOutAndNamed) {
     EXPECT_TRUE(share.root[section].contains(key)) << key;
     EXPECT_THAT(nothing.result.notes, Contains(HasSubstr(std::string(section) + "." + key + ": is left out")));
   }
+  const Converted axolotl(std::string(kAxolotl) + "early_stopping_patience: 3\n");
+  EXPECT_FALSE(axolotl.root["train"].contains("early_stop"));
+  EXPECT_THAT(axolotl.result.notes, Contains(HasSubstr("train.early_stop: is left out, nothing is evaluated")));
+}
+
+TEST(ConvertRecipe, NumbersMayBeText) {
+  const std::string theirs = "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\n";
+  const Converted text(theirs + "learning_rate: \"1e-4\"\n");
+  EXPECT_EQ(text.root["optimizer"]["lr"], 1e-4);
+  EXPECT_THAT(text.result.notes, Each(Not(HasSubstr("learning_rate"))));
+}
+
+TEST(ConvertRecipe, WhatIsNotTakenFallsToTheToolsDefaultOrIsNamed) {
+  const Converted trl(R"({"model_name_or_path": "m", "dataset_name": "d.jsonl", "output_dir": "o",
+    "learning_rate": "fast", "lr_scheduler_type": "inverse_sqrt", "optim": "adafactor"})");
+  EXPECT_EQ(trl.root["optimizer"], json::parse(R"({"lr": 2e-5, "schedule": "linear"})"));
+  EXPECT_THAT(trl.result.notes, Contains("optimizer.type: stays \"adamw\""));
+  EXPECT_THAT(trl.result.notes, Contains(HasSubstr("TRL's defaults: num_train_epochs=3, per_device_train_batch_size=8, "
+                                                   "lr_scheduler_type=\"linear\"")));
+}
+
+TEST(ConvertRecipe, NoSavesAreNone) {
+  const std::string theirs = "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\nsave_strategy: ";
+  EXPECT_EQ(Converted(theirs + "\"no\"\nsave_steps: 50\n").root["train"]["save_every"], 0);
+  EXPECT_EQ(Converted(theirs + "steps\nsave_steps: 50\n").root["train"]["save_every"], 50);
+}
+
+TEST(ConvertRecipe, OtherWaysToTrainSomeWeightsAreNamedWithWhatIsTrained) {
+  const Converted freeze("model_name_or_path: m\nfinetuning_type: freeze\ndataset: d\noutput_dir: o\n");
+  EXPECT_FALSE(freeze.root.contains("adapter"));
+  EXPECT_THAT(freeze.result.notes, Contains(HasSubstr("\"freeze\" has no counterpart: the recipe trains all weights")));
 }
 
 TEST(ConvertRecipe, WhatHasNoCounterpartIsLeftOutAndNamed) {
@@ -220,8 +251,9 @@ save_strategy: epoch
   EXPECT_EQ(converted.root["data"]["fields"], json::parse(R"({"messages": "conversation"})"));
   for (const char* note :
        {"load_in_8bit: has no counterpart", "optimizer: \"lion\" has no counterpart: optimizer.type ",
-        "learning_rate: \"fast\" has no counterpart: optimizer.lr ", "datasets.type: has no counterpart",
-        "datasets.split: has no counterpart", "val_set_size: a number of samples has no counterpart",
+        "learning_rate: \"fast\" has no counterpart: optimizer.lr ", "optimizer.lr: stays 0.0002",
+        "datasets.type: has no counterpart", "datasets.split: has no counterpart",
+        "val_set_size: a number of samples has no counterpart",
         "save_strategy: \"epoch\" has no counterpart: give train.save_every a number of steps, or a time"}) {
     EXPECT_THAT(converted.result.notes, Contains(HasSubstr(note)));
   }
@@ -348,7 +380,7 @@ TEST(RecipeInYaml, IsTheRecipeInJson) {
   EXPECT_THAT(error_of<UsageError>([] { parse_recipe("model: {pth: m}\n", "r.yaml", {}); }),
               HasSubstr("r.yaml: model.pth: unknown key; did you mean model.path?"));
   EXPECT_THAT(error_of<InputError>([] { parse_recipe("model: {path: \xff}\n", "r.yaml", {}); }), HasSubstr("UTF-8"));
-  EXPECT_THAT(error_of<UsageError>([] { parse_recipe("", "r.yml", {}); }), HasSubstr("r.yml: a recipe is"));
+  EXPECT_THAT(error_of<UsageError>([] { parse_recipe("", "r.yml", {}); }), HasSubstr("r.yml: a recipe is a mapping"));
 }
 
 }  // namespace
