@@ -7,15 +7,17 @@
 namespace nibble {
 
 std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
-                                                         const StepContext& step) {
+                                                         const StepContext& step, DataSplit split,
+                                                         const EvaluationWatch& watch) {
   options.max_length = int64_t{1} << 24;
-  const Dataset dataset = Dataset::load(options.train, options, encoder);
+  const Dataset dataset = Dataset::load(options.train, options, encoder, split);
   if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
     throw InputError(dataset.report().files.front().path,
                      count_text(dropped, "record has", "records have") + " an answer without a token", "correct them");
   }
   std::vector<std::vector<AnswerLogProb>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {
+    if (watch) watch(i, dataset.size());
     if (!dataset.continues_group(i)) found.emplace_back();
     const Sample sample = dataset.sample(i);
     AnswerLogProb answer;

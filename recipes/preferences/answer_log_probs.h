@@ -4,6 +4,7 @@
 #include "nibble/core/data/data_options.h"
 #include "nibble/core/data/encoder.h"
 #include "nibble/core/models/decoder.h"
+#include "nibble/recipes/evaluation/evaluate_model.h"
 
 namespace nibble {
 
@@ -12,9 +13,10 @@ struct AnswerLogProb {
   int64_t tokens = 0;
 };
 
-/// Of each record of options.train, in order: chosen and rejected, or the one completion. Nothing is cut. Throws
-/// InputError where a record has an answer without tokens.
+/// Of each record of options.train (`split` of directories with splits), in order: chosen and rejected, or the one
+/// completion. Nothing is cut. Throws InputError where a record has an answer without tokens.
 std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
-                                                         const StepContext& step);
+                                                         const StepContext& step, DataSplit split = DataSplit::train,
+                                                         const EvaluationWatch& watch = {});
 
 }  // namespace nibble
