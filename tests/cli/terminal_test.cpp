@@ -104,5 +104,13 @@ TEST_F(AnswersOnATerminal, AreCountedWhileTheyAreDrawnAndJudged) {
   }
 }
 
+TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."})");
+  const std::string text =
+      on_terminal("logprobs --model " + (root_ / "hub/models--me--small/snapshots/abc").string() + " --data " +
+                  (root_ / "d.jsonl").string() + " --out " + (root_ / "l.jsonl").string());
+  EXPECT_NE(text.find("answer 0/2\x1b[K"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace nibble
