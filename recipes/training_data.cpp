@@ -156,10 +156,13 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   for (const std::string& note : split_notes(options.eval, DataSplit::eval)) observer.message(note);
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, recipe, train.report(), "training data");
-  if (const int64_t longest = std::min(train.report().longest, options.max_length), most = text_limit(model);
-      longest > most) {
-    observer.message("warning: the longest sample has " + std::to_string(longest) + " tokens, the model was made for " +
-                     std::to_string(most) + " (max_position_embeddings); lower data.max_length");
+  const bool draws = has_prompts_alone(recipe);
+  const int64_t drawn = draws ? recipe.objective.rollout.max_new_tokens : 0, most = text_limit(model);
+  if (const int64_t longest = std::min(train.report().longest, options.max_length) + drawn; longest > most) {
+    observer.message(std::string("warning: the longest ") +
+                     (draws ? "prompt with its answer may have " : "sample has ") + std::to_string(longest) +
+                     " tokens, the model was made for " + std::to_string(most) + " (max_position_embeddings); lower " +
+                     (draws ? "rollout.max_new_tokens" : "data.max_length"));
   }
   if (!options.eval.empty()) {
     Dataset eval = Dataset::load(options.eval, options, encoder, DataSplit::eval);

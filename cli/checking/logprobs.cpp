@@ -6,6 +6,7 @@
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/command_line/record_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/data/records/record_reader.h"
@@ -37,7 +38,9 @@ void run(const Flags& flags) {
   options.format = parse_data_format(flags.format);
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
-  for (const std::vector<AnswerLogProb>& record : answer_log_probs(decoder, options, encoder, step)) {
+  ProgressPrinter printer(stderr);
+  const auto watch = [&](int64_t done, int64_t of) { printer.counted("answer", done, of); };
+  for (const auto& record : answer_log_probs(decoder, options, encoder, step, DataSplit::train, watch)) {
     nlohmann::ordered_json output;
     const bool pair = options.format == DataFormat::preference;
     for (size_t k = 0; k < record.size(); ++k)

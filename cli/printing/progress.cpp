@@ -104,7 +104,9 @@ void ProgressPrinter::step(const StepReport& report) {
 }
 
 void ProgressPrinter::work(const WorkProgress& progress) {
-  counted("step " + std::to_string(progress.step) + "  " + progress.what, progress.done, progress.of, true);
+  const bool in_run = progress.step > 0;
+  const std::string step = in_run ? "step " + std::to_string(progress.step) + "  " : "";
+  counted(step + progress.what, progress.done, progress.of, in_run);
 }
 
 void ProgressPrinter::counted(const std::string& what, int64_t done, int64_t of, bool within) {

@@ -53,7 +53,7 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
     document.refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",
                     "contradicts rollout.file, which has the rewards of its answers", "leave one of them out");
   }
-  if (recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
+  if (recipe.objective.rollout.file.empty() && recipe.data.max_length <= recipe.objective.rollout.max_new_tokens) {
     document.refuse("data.max_length",
                     "leaves no room for a prompt before rollout.max_new_tokens (" +
                         std::to_string(recipe.objective.rollout.max_new_tokens) + ")",
@@ -146,7 +146,8 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   }
   if ((model.block_size & (model.block_size - 1)) != 0)
     document.refuse("model.block_size", "must be a power of two", "");
-  if (recipe.data.train.empty()) document.refuse("data.train", "is missing", "name a data file");
+  if (recipe.data.train.empty() && recipe.objective.rollout.file.empty())
+    document.refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
     contradiction("data.eval_fraction", "data.eval");
   }

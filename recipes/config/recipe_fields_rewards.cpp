@@ -46,7 +46,8 @@ RewardKey count_key(std::string name, std::vector<Type> types, bool needed, int6
 RewardKey number_key(std::string name, std::vector<Type> types, double least, double RewardRecipe::*at) {
   return {std::move(name), std::move(types), false,
           [at, least](RewardRecipe& reward, const Json& value, const std::string& place) {
-            reward.*at = read_number(value, place, "a number", least, 1e9);
+            constexpr double kMost = 1e9;
+            reward.*at = read_number(value, place, number_range(least, kMost).first, least, kMost);
           },
           [at](const RewardRecipe& reward) { return Json(reward.*at); }};
 }

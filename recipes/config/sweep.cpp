@@ -51,7 +51,7 @@ std::vector<std::string> split_values(const std::string& text) {
 
 // A value as part of a file name; other bytes as in URLs (%2F), so that no two values share a directory.
 std::string plain(const std::string& text) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_";
+  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_[],";  // lists
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);

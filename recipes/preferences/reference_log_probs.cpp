@@ -1,5 +1,8 @@
 #include "nibble/recipes/preferences/reference_log_probs.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/formatting/readable.h"
@@ -21,17 +24,25 @@ std::vector<size_t> places_of(const ObjectiveSamples& samples) {
 }
 
 constexpr const char* kName = "log_probs";
+constexpr std::chrono::seconds kKeepEvery{30};  // what a run that is killed computes again, at most
 
+// At most `count` values: fewer of a pass that was stopped.
 std::vector<float> read_kept(const std::filesystem::path& file, size_t count) {
   if (file.empty() || !std::filesystem::exists(file)) return {};
   try {
     const SafetensorsFile stored(file);
     const Tensor values = stored.at(kName);
-    if (values.numel() != static_cast<int64_t>(count) || values.dtype() != DType::f32) return {};
-    return {values.data<const float>(), values.data<const float>() + count};
+    if (values.numel() > static_cast<int64_t>(count) || values.dtype() != DType::f32) return {};
+    return {values.data<const float>(), values.data<const float>() + values.numel()};
   } catch (const Error&) {  // what cannot be read is made again
     return {};
   }
+}
+
+void keep(const std::filesystem::path& file, std::span<const float> values) {
+  MemoryPool pool;
+  std::filesystem::create_directories(file.parent_path());
+  write_safetensors(file, {{kName, Tensor::from<float>(pool, {std::ssize(values)}, values)}});
 }
 
 }  // namespace
@@ -47,20 +58,33 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
   };
 
   std::vector<float> all = rank.comm.rank() == 0 ? read_kept(pass.kept, begins.back()) : std::vector<float>{};
-  const bool known = rank.comm.all_reduce_sum("reference is known", all.empty() ? 0.0 : 1.0) > 0;
-  if (known) {
-    all.resize(begins.back());
+  all.resize(static_cast<size_t>(rank.comm.all_reduce_sum("reference is known", static_cast<double>(all.size()))));
+  if (!all.empty()) {
     MemoryPool pool;
     Tensor shared = Tensor::from<float>(pool, {std::ssize(all)}, all);
     rank.comm.broadcast("reference", shared, 0);
     all.assign(shared.data<const float>(), shared.data<const float>() + all.size());
-  } else {
-    observer.message("computing the reference's log-probabilities of " + count_text(documents, "text"));
-    all = text_log_probs(executor, begins, document, pass);
-    if (!pass.kept.empty() && rank.comm.rank() == 0) {
-      MemoryPool pool;
-      std::filesystem::create_directories(pass.kept.parent_path());
-      write_safetensors(pass.kept, {{kName, Tensor::from<float>(pool, {std::ssize(all)}, all)}});
+  }
+  if (all.size() < begins.back()) {
+    const bool keeps = !pass.kept.empty() && rank.comm.rank() == 0;
+    const auto texts_of = [&](size_t values) { return std::ranges::lower_bound(begins, values) - begins.begin(); };
+    const int64_t known = texts_of(all.size()), left = documents - known;
+    observer.message("computing the reference's log-probabilities of " + count_text(left, "text") +
+                     (pass.kept.empty() ? "; data.cache keeps them for the next start" : ""));
+    LogProbPass watched = pass;
+    auto last_kept = std::chrono::steady_clock::now();
+    watched.go_on = [&](std::span<const float> values) {
+      observer.work({0, "reference", texts_of(values.size()) - known, left});
+      if (const auto now = std::chrono::steady_clock::now(); keeps && now - last_kept >= kKeepEvery) {
+        keep(pass.kept, values);
+        last_kept = now;
+      }
+      return rank.comm.all_reduce_sum("stop", observer.stop() ? 1 : 0) == 0;
+    };
+    all = text_log_probs(executor, begins, document, watched, std::move(all));
+    if (keeps) keep(pass.kept, all);
+    if (all.size() < begins.back()) {
+      throw Interrupted("the reference", "stopped before the first step", "run the same command to continue");
     }
   }
   ReferenceLogProbs result;

@@ -17,7 +17,8 @@ struct ReferencePass : LogProbPass {
 };
 
 /// Log-probabilities of all samples (and surveyed ones) as the executor's model is now. Shared out over the data ranks;
-/// all ranks get them. A kept file of the right size is read instead.
+/// all ranks get them. A kept file is read instead, or gone on with where the pass had been stopped. Tells how far it
+/// is, as work of step 0; throws Interrupted when asked to stop.
 ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSamples& samples,
                                       const ReferencePass& pass, const Observer& observer);
 

@@ -44,17 +44,23 @@ std::vector<size_t> cut(const std::vector<size_t>& begins, int64_t batch_tokens)
 }  // namespace
 
 std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size_t>& begins,
-                                  const std::function<Sample(size_t)>& text, const LogProbPass& pass) {
+                                  const std::function<Sample(size_t)>& text, const LogProbPass& pass,
+                                  std::vector<float> begun) {
   RankContext& rank = executor.rank();
   Communicator& ranks = executor.data_ranks();
-  std::vector<float> all(begins.back());
+  std::vector<float> all = std::move(begun);
   const std::vector<size_t> firsts = cut(begins, pass.batch_tokens);
   const size_t batches = firsts.size() - 1, width = static_cast<size_t>(ranks.size());
   StepContext context{rank, pass.compute_dtype, false, 0, {}};
   context.adapters_enabled = pass.adapters_enabled;
-  for (size_t round = 0; round * width < batches; ++round) {
-    const size_t own = round * width + static_cast<size_t>(ranks.rank());
-    const size_t from = begins[firsts[round * width]], to = begins[firsts[std::min(batches, (round + 1) * width)]];
+  size_t first = 0;
+  while (begins[firsts[first]] < all.size()) ++first;
+  if (begins[firsts[first]] > all.size()) first = 0;
+  all.resize(begins[firsts[first]]);
+  for (; first < batches; first += width) {
+    if (pass.go_on && !pass.go_on(all)) break;
+    const size_t own = first + static_cast<size_t>(ranks.rank());
+    const size_t from = begins[firsts[first]], to = begins[firsts[std::min(batches, first + width)]];
     MemoryPool pool;
     Tensor values = Tensor::zeros(pool, {static_cast<int64_t>(to - from)}, DType::f64);
     const Recorder recorder(pass);
@@ -72,7 +78,7 @@ std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size
     }
     ranks.all_reduce_sum("reference", values);
     executor.share_from_head(values);
-    for (size_t i = from; i < to; ++i) all[i] = static_cast<float>(values.data<const double>()[i - from]);
+    for (const double value : values.span<const double>()) all.push_back(static_cast<float>(value));
   }
   return all;
 }

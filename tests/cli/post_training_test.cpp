@@ -54,6 +54,29 @@ TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
                                  ContainsRegex("step 1/1  loss [^a-z]*  reward [0-9.]+  lr ")));
 }
 
+TEST_F(PostTraining, AnswersBeyondTheModelsPositionsAreWarnedOf) {
+  const std::filesystem::path file = snapshot("models--me--small") / "config.json";
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(file));
+  config["max_position_embeddings"] = 32;
+  test::write_bytes(file, config.dump());
+  test::write_bytes(root_ / "d.jsonl", "{\"prompt_ids\": [1, 5]}\n");
+  for (const int tokens : {30, 31}) {
+    std::filesystem::remove_all(root_ / "runs");
+    const Said output = train("grpo", "rollout: {completions: 2, max_new_tokens: " + std::to_string(tokens) +
+                                          "}\nrewards: [{type: regex, pattern: e}]\n"
+                                          "data: {train: d.jsonl, max_length: 64}\n");
+    ASSERT_EQ(output.code, 0) << output.text;
+    const auto warns = HasSubstr(
+        "warning: the longest prompt with its answer may have 33 tokens, the model was made for 32 "
+        "(max_position_embeddings); lower rollout.max_new_tokens");
+    if (tokens == 31) {
+      EXPECT_THAT(output.text, warns);
+    } else {
+      EXPECT_THAT(output.text, Not(warns));
+    }
+  }
+}
+
 TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
   test::write_bytes(root_ / "d.jsonl", R"({"text": "What?", "label": 0}
 {"text": "It is this.", "label": 1}

@@ -116,5 +116,13 @@ TEST_F(AnswersOnATerminal, WhatPreviewSaysOfTheDataFits) {
   for (const std::string& line : parts_of(text.substr(data), '\n')) EXPECT_LE(line.size(), kColumns) << line;
 }
 
+TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."})");
+  const std::string text =
+      on_terminal("logprobs --model " + (root_ / "hub/models--me--small/snapshots/abc").string() + " --data " +
+                  (root_ / "d.jsonl").string() + " --out " + (root_ / "l.jsonl").string());
+  EXPECT_NE(text.find("answer 0/2\x1b[K"), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace nibble

@@ -231,6 +231,40 @@ TEST_F(Preferences, KeepWhatAReferenceSaysInTheCacheUntilAnythingChanges) {
   EXPECT_EQ(kept(), 4);
 }
 
+// Asked to stop at its k-th batch, on one rank and then with two, which share the batches: no batch is computed twice.
+TEST_F(Preferences, GoOnWithAReferencePassThatWasStopped) {
+  json wanted = preference_recipe({{"type", "dpo"}, {"reference", "initial"}});
+  wanted["data"]["cache"] = (directory_ / "cache").string();
+  std::vector<std::pair<int64_t, int64_t>> told;
+  const auto train_told = [&](const Recipe& recipe, RankContext& rank, Observer observer, int64_t stop_at) {
+    observer.on_work = [&](const WorkProgress& work) {
+      if (work.what == "reference" && rank.comm.rank() == 0) told.emplace_back(work.done, work.of);
+    };
+    if (stop_at > 0) observer.stop_requested = [&, stop_at] { return std::ssize(told) == stop_at; };
+    finetune(recipe, rank, observer);
+  };
+  const auto texts_left = [&](const std::string& name, int ranks, int64_t stop_at) {
+    told.clear();
+    trains_ = [&](const Recipe& recipe, RankContext& rank, const Observer& observer) {
+      train_told(recipe, rank, observer, stop_at);
+    };
+    const Outcome outcome = run(wanted, ranks, name);
+    return std::pair(told.empty() ? 0 : told.front().second, outcome);
+  };
+  const auto [all, unfinished] = texts_left("stopped", 1, 3);
+  EXPECT_EQ(all, 32) << "of 16 pairs";
+  ASSERT_EQ(told.size(), 3u);
+  const int64_t done = told.back().first;
+  EXPECT_GT(done, 0);
+  EXPECT_TRUE(unfinished.losses.empty());
+  wanted["parallel"] = {{"replicate", 2}};
+  const auto [left, resumed] = texts_left("stopped", 2, 0);
+  EXPECT_EQ(left, all - done);
+  wanted["data"].erase("cache");
+  EXPECT_EQ(resumed.losses, texts_left("whole", 2, 0).second.losses);
+  ASSERT_EQ(resumed.losses.size(), 3u);
+}
+
 TEST_F(Preferences, LearnWhichAnswerIsTheBetterOne) {
   for (json objective : kObjectives) {
     if (objective["type"] == "kto") objective["beta"] = 1;

@@ -1,6 +1,7 @@
 #include "nibble/core/data/records/preference_record.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -218,7 +219,11 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
 
 float read_value(const JsonRecord& record, const std::string& name, const Json& value) {
   if (!value.is_number()) record.fail_type(name, value, "a number");
-  return value.get<float>();
+  const float number = value.get<float>();
+  if (!std::isfinite(number)) {
+    record.fail("has the " + name + " " + value.dump() + ", which no 32-bit float holds", "give less than 3.4e+38");
+  }
+  return number;
 }
 
 }  // namespace
@@ -311,7 +316,8 @@ RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& optio
   RenderedRecord rendered = join_ids(prompt, answer);
   const std::string name = record.has("reward") ? "reward" : "score";
   const Json* reward = record.find(name);
-  if (reward == nullptr && options.needs_reward) {
+  const auto names = [&](const char* field) { return record.object().contains(record.file_name(field)); };
+  if (options.needs_reward && !names("reward") && !names("score")) {
     record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
   }
   const bool says = reward != nullptr && !reward->is_null();

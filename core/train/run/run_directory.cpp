@@ -149,10 +149,19 @@ namespace {
 
 constexpr const char* kAbsent = "absent";
 
+// "data.train \"d.jsonl\"", or the name alone where the recipe has no value.
+std::string with_value(const std::string& section, const std::string& key, const std::string& recipe) {
+  const nlohmann::json::json_pointer place("/" + section + "/" + key);
+  const auto root = nlohmann::json::parse(recipe, nullptr, false);
+  const bool given = root.contains(place) && !root[place].is_null();
+  return section + "." + key + (given ? " " + root[place].dump() : "");
+}
+
 // "data.train \"d.jsonl\" has other content" for data.fingerprint, "model.safetensors of model.path has ..." for
 // model.fingerprint/model.safetensors; "" for any other setting.
 std::string other_content(const std::string& name, const std::string& before, const std::string& now,
                           const std::string& recipe) {
+  if (name == "data.records") return with_value("data", "train", recipe) + " has other content beside the prompts";
   constexpr std::string_view kMark = ".fingerprint";
   const size_t mark = name.find(kMark);
   if (mark == std::string::npos) return "";
@@ -160,10 +169,8 @@ std::string other_content(const std::string& name, const std::string& before, co
   if (what == "data") {  // of the data to train on, "-" and of those to evaluate on
     const auto first = [](const std::string& both) { return both.substr(0, both.find_first_of("-\"", 1)); };
     const std::string key = first(before) == first(now) ? "eval" : "train";
-    what += "." + key;
-    const nlohmann::json::json_pointer place("/data/" + key);
-    const auto root = nlohmann::json::parse(recipe, nullptr, false);
-    if (root.contains(place)) what += " " + root[place].dump();
+    const std::string answers = with_value("rollout", "file", recipe);
+    what = key == "train" && answers.ends_with('"') ? answers : with_value("data", key, recipe);
   } else if (what == "model" || what == "adapter") {
     what += ".path";
   }
@@ -194,6 +201,8 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
     return (is_setting || name.starts_with("tokenizer.")) && value_of(state.settings, name) != value_of(settings, name);
   };
   if (std::ranges::any_of(names, changes_tokens)) names.erase("data.fingerprint");
+  const auto differs = [&](const char* name) { return value_of(state.settings, name) != value_of(settings, name); };
+  if (names.contains("data.fingerprint") && differs("data.fingerprint")) names.erase("data.records");
   std::string differences;
   for (const std::string& name : names) {
     const std::string before = value_of(state.settings, name), now = value_of(settings, name);

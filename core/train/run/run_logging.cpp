@@ -155,6 +155,11 @@ void Run::log(const Evaluation& evaluation) {
   if (run.leads()) run.events->add_scalars(report.step, values);
   run.last_evaluation = Clock::now();
   run.observer.evaluation(report);
+  if (run.stopped_early() && run.step < run.options.total_steps) {
+    run.observer.message("ends at step " + std::to_string(run.step) + " of " + std::to_string(run.options.total_steps) +
+                         ": no evaluation since step " + std::to_string(run.state.best_step) +
+                         " had a lower loss (train.early_stop=" + std::to_string(run.options.early_stop) + ")");
+  }
   for (const std::string& warning : run.monitor.after_evaluation(report)) run.observer.message(warning);
 }
 

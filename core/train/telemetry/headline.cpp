@@ -26,7 +26,7 @@ std::string headline_text(const std::string& name, double value) {
 }
 
 std::string loss_text(double loss) {
-  const std::string text = formatted("%.4f", loss);
+  const std::string text = formatted(std::fabs(loss) < 1e6 ? "%.4f" : "%.5g", loss);
   return text == "-0.0000" ? text.substr(1) : text;
 }
 

@@ -12,7 +12,7 @@ namespace nibble {
 NamedNumbers headline(const NamedNumbers& metrics);
 /// Its value: "62%" of an accuracy, else three digits: "0.0123".
 std::string headline_text(const std::string& name, double value);
-/// "0.6931"; of what rounds to zero "0.0000".
+/// "0.6931", "1.2e+06"; of what rounds to zero "0.0000".
 std::string loss_text(double loss);
 /// Four digits: "286.8", "1.2e+06", "inf".
 std::string perplexity_text(double perplexity);

@@ -69,6 +69,13 @@ TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {
   EXPECT_EQ(text(), before) << "what is short is no line in a file";
 }
 
+TEST_F(Printed, WhatComesBeforeTheFirstStepNamesNone) {
+  observer_.work({0, "reference", 0, 16});
+  now_ += 12;
+  observer_.work({0, "reference", 4, 16});
+  EXPECT_EQ(text(), "reference 4/16  left 36s\n");
+}
+
 TEST_F(Printed, TimeLeftHasEvaluationsThatAreAhead) {
   observer_.evaluations_ahead(5000);  // of 100 tokens a step
   now_ += 20;

@@ -161,6 +161,12 @@ TEST(ObjectiveRecipe, OfDistillationIsOnPolicyWithASectionRollout) {
   EXPECT_THAT(refused(R"("rollout": {"temperature": 0}, "data": {"train": "P"})"), HasSubstr("rollout.temperature"));
 }
 
+TEST(ObjectiveRecipe, OfGivenAnswersNeedsNoPromptsAndNoRoomForThem) {
+  const std::string rest = R"("rollout": {"completions": 2, "file": "r.jsonl"}, "data": {"max_length": 64},)"
+                           R"( "train": {"microbatch_size": 4})";
+  EXPECT_TRUE(parse(recipe_of(R"("type": "grpo")", rest)).data.train.empty());
+}
+
 TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   const auto refused = [](const std::string& rollout, const std::string& rewards, const std::string& data = "") {
     const std::string rest = R"("rollout": {)" + rollout + R"(}, "rewards": [)" + rewards +
@@ -172,6 +178,8 @@ TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   EXPECT_THAT(refused(R"("completions": 2)", ""), HasSubstr("rewards: is missing"));
   EXPECT_THAT(refused(R"("completions": 2, "file": "r.jsonl")", number), HasSubstr("contradicts rollout.file"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "numbr"})"), HasSubstr("did you mean number?"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "command", "argv": ["a"], "timeout_seconds": 0})"),
+              HasSubstr("rewards[0].timeout_seconds: must be a number from 0.001 to below 1000000000, not 0"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "patern": "x"})"),
               HasSubstr("did you mean pattern?"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex"})"), HasSubstr("rewards[0].pattern: is missing"));

@@ -50,6 +50,14 @@ TEST(Sweep, IsAllCombinationsAndNamesThemByWhatDiffers) {
   EXPECT_EQ(last.output.dir, "runs/s/lr=2e-4,r=32");
 }
 
+TEST(Sweep, ListsAreNamedAsTheyAreWritten) {
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "r.json", R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"},
+    "output": {"dir": "runs/s"}})");
+  EXPECT_EQ(sweep_runs((directory / "r.json").string(), {parse_sweep_axis("betas=[0.9,0.95],[0.9,0.99]")})[1].name,
+            "betas=[0.9,0.99]");
+}
+
 TEST(Sweep, ValuesNeverShareADirectory) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "r.json", R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"},

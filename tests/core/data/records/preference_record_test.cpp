@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "nibble/core/base/error.h"
 #include "nibble/tests/core/data/byte_encoder.h"
 
@@ -51,6 +53,28 @@ TEST(Preferences, StandTogetherAsAGroup) {
   EXPECT_THAT(dataset.sample(2).values, ElementsAre(0.75f));
   EXPECT_THAT(dataset.sample(3).values, IsEmpty());
   EXPECT_EQ(dataset.report().pairs, 2);
+}
+
+TEST(Preferences, RefuseAMarginThatNoFloatHolds) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  const std::string pair = R"({"prompt": "ab", "chosen": "cd", "rejected": "e", "margin": 1)";
+  const auto path = files.write("data.jsonl", pair + "}\n" + pair + "e300}");
+  EXPECT_THAT(test::error_of<InputError>([&] { load(path, options); }),
+              HasSubstr("data.jsonl:2:1: has the margin 1e+300, which no 32-bit float holds; give less than 3.4e+38"));
+}
+
+TEST(Rollouts, MayHaveNoRewardButMustNameIt) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::rollouts;
+  options.needs_reward = true;
+  const std::string answer = R"({"prompt_ids": [1], "completion_ids": [2])";
+  const Dataset dataset = load(files.write("a.jsonl", answer + R"(, "reward": null})"), options);
+  EXPECT_TRUE(std::isnan(dataset.sample(0).values.front()));
+  const auto path = files.write("b.jsonl", answer + "}");
+  EXPECT_THAT(test::error_of<InputError>([&] { load(path, options); }), HasSubstr("b.jsonl:1:1: has no \"reward\""));
 }
 
 TEST(Preferences, PromptsEndWhereBothAnswersHaveIt) {

@@ -309,6 +309,10 @@ TEST(Run, EarlyStopCountsEvaluationsWithoutANewLowestLoss) {
   run.go();
   EXPECT_EQ(run.steps.back(), 5);
   EXPECT_EQ(run.checkpoints().back(), 5) << "saved at the end";
+  EXPECT_EQ(std::ranges::count(run.messages,
+                               "ends at step 5 of 10: no evaluation since step 2 had a lower loss "
+                               "(train.early_stop=3)"),
+            1);
   run.go();
   EXPECT_TRUE(run.steps.empty()) << "still over when run again";
 }

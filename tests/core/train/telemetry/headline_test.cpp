@@ -23,6 +23,12 @@ TEST(Headline, LossHasNoMinusZero) {
   EXPECT_EQ(loss_text(0.69314), "0.6931");
 }
 
+TEST(Headline, LargeLossesHaveFiveDigits) {
+  EXPECT_EQ(loss_text(999999), "999999.0000");
+  EXPECT_EQ(loss_text(1000000015047466219876688855040.0), "1e+30");
+  EXPECT_EQ(loss_text(-1.23456e8), "-1.2346e+08");
+}
+
 TEST(Headline, PerplexityHasFourDigits) {
   EXPECT_EQ(perplexity_text(282), "282.0");
   EXPECT_EQ(perplexity_text(1.98249), "1.982");
