@@ -25,7 +25,9 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/processes/child_process.h"
+#include "nibble/core/train/run/own_contents.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"
@@ -217,10 +219,14 @@ void run(const Flags& given) {
   const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
   flags.jobs = jobs_with_room(flags, runs);
   const std::filesystem::path directory = runs.front().directory.parent_path();
+  const std::filesystem::path page = directory / "sweep.html";
+  if (std::filesystem::exists(page) && !begins_with_mark(page, kPageMark)) {
+    throw UsageError("is no page of nibble", "move it away, or choose another output.dir", page.string());
+  }
   const std::map<size_t, int> codes = run_all(flags, runs);
 
   const std::vector<RunLog> logs = finished(runs, codes);
-  if (!logs.empty()) write_file_atomically(directory / "sweep.html", comparison_page(logs));
+  if (!logs.empty()) write_file_atomically(page, comparison_page(logs));
   if (flags.json) {
     nlohmann::ordered_json output = nlohmann::ordered_json::array();
     for (const RunLog& log : logs) {
@@ -232,7 +238,7 @@ void run(const Flags& given) {
   } else if (!logs.empty()) {
     print_table(comparison_rows(logs));
     say(stdout, "best: " + logs.front().directory.string());
-    say(stdout, "report: " + (directory / "sweep.html").string());
+    say(stdout, "report: " + page.string());
   }
   for (const auto& [index, code] : codes) {
     if (code != 0) throw RunFailed(runs[index].directory.string(), code);

@@ -326,6 +326,23 @@ std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
   return steps;
 }
 
+bool is_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) return false;
+  const auto has = [&](const char* name, const char* key) {
+    try {
+      const json value = read_json_file(path / name);
+      return value.is_object() && value.contains(key);
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (fs::is_empty(path) || has(kManifest, "files") || has(kState, "settings")) return true;
+  return std::ranges::any_of(list_directory(path), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename();
+    return (name.starts_with("trainable-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors");
+  });
+}
+
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, const Observer& observer) {
   std::vector<int64_t> steps = checkpoint_steps(directory);
   if (steps.empty()) return std::nullopt;
@@ -350,8 +367,6 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, cons
                    "set output.resume=never and output.force=true to start over");
 }
 
-namespace {
-
 void remove_checkpoint(const fs::path& path) {
   try {  // out of sight first, so that a reader never meets half a checkpoint
     const AtomicDirectory hidden(path, Replace::anything);
@@ -360,12 +375,10 @@ void remove_checkpoint(const fs::path& path) {
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
     remove_tree(hidden.path());
   } catch (const NoSpaceError&) {  // for that; without its manifest it is none either
-    remove_tree(path / kManifest);
+    for (const char* name : {kManifest, kRecipe}) remove_tree(path / name);
     remove_tree(path);
   }
 }
-
-}  // namespace
 
 void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last, std::optional<int64_t> keep_step) {
   std::vector<int64_t> steps = checkpoint_steps(directory);
