@@ -316,7 +316,7 @@ class OthersInOutputDir(OutputTest):
         for more in [["output.force=true"], ["output.resume=never", "output.force=true"]]:
             self.ends(2, [*words, *more], home / "value_model", "not a directory that nibble wrote", same_disk=False)
             self.keeps(before, home)
-        for name in ["metrics.jsonl", "recipe.json", "samples.jsonl", "report.html", "rollouts"]:
+        for name in ["metrics.jsonl", "samples.jsonl", "report.html", "recipe.json", "rollouts"]:
             self.ends(2, words, f"{home}: has a {name}", "not of a run", same_disk=False)
             self.keeps(before, home)
             shutil.rmtree(home / name) if name == "rollouts" else (home / name).unlink()

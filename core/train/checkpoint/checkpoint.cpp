@@ -367,14 +367,14 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, cons
                    "set output.resume=never and output.force=true to start over");
 }
 
-void remove_checkpoint(const fs::path& path) {
-  try {  // out of sight first, so that a reader never meets half a checkpoint
+void remove_directory(const fs::path& path) {
+  try {  // out of sight first, so that a reader never meets half of it
     const AtomicDirectory hidden(path, Replace::anything);
     std::error_code error;
     fs::rename(path, hidden.path(), error);
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
     remove_tree(hidden.path());
-  } catch (const NoSpaceError&) {  // for that; without its manifest it is none either
+  } catch (const NoSpaceError&) {  // for that; without its manifest it is no checkpoint either
     for (const char* name : {kManifest, kRecipe}) remove_tree(path / name);
     remove_tree(path);
   }
@@ -386,7 +386,7 @@ void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last,
   const size_t kept = std::min(steps.size(), static_cast<size_t>(std::max(keep_last, 1)));
   steps.resize(steps.size() - kept);
   for (const int64_t step : steps) {
-    if (keep_step != step) remove_checkpoint(directory / checkpoint_name(step));
+    if (keep_step != step) remove_directory(directory / checkpoint_name(step));
   }
 }
 
@@ -396,7 +396,7 @@ std::optional<int64_t> remove_oldest_checkpoint(const fs::path& directory, bool 
   for (const int64_t step : checkpoint_steps(directory)) {
     if (step >= newest->state.step) break;
     if (keep_best && step == newest->state.best_step) continue;
-    remove_checkpoint(directory / checkpoint_name(step));
+    remove_directory(directory / checkpoint_name(step));
     return step;
   }
   return std::nullopt;

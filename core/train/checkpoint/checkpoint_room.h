@@ -26,8 +26,8 @@ std::filesystem::path save_in_room(const std::function<std::filesystem::path()>&
 /// Whether nibble wrote `path`, damaged or not, or what a removal that was interrupted left of it.
 bool is_checkpoint(const std::filesystem::path& path);
 
-/// Removes it, out of sight first, so that a reader never meets half of it. Throws IoError.
-void remove_checkpoint(const std::filesystem::path& path);
+/// Removes a directory, out of sight first, so that nobody meets half of it. Throws IoError.
+void remove_directory(const std::filesystem::path& path);
 
 /// Removes the oldest checkpoint of `directory` and returns its step, but never the newest that verifies nor, with
 /// keep_best, the best one that this knows; nothing where there is no other. Throws as newest_checkpoint.

@@ -137,15 +137,17 @@ void require_own(const fs::path& directory, const Contents& contents, bool force
 
 void remove_own(const fs::path& directory) {
   const Contents contents = look(directory);
+  // What is left of a directory would not be known for nibble's.
+  const auto remove = [](const fs::path& path) {
+    fs::is_directory(fs::symlink_status(path)) ? remove_directory(path) : remove_tree(path);
+  };
   // Killed between two of these, what is left must still look like a run.
   std::vector<fs::path> paths = run_contents(directory);
   paths.insert(paths.begin(), directory / "report.html");
   for (const fs::path& path : paths) {
-    if (is_own(path) || (path.filename() == kRecipe && is_own_recipe(path, contents))) remove_tree(path);
+    if (is_own(path) || (path.filename() == kRecipe && is_own_recipe(path, contents))) remove(path);
     const std::vector<fs::path> names = names_of_run(path);
-    for (const fs::path& name : names) {
-      path.filename() == "checkpoints" ? remove_checkpoint(name) : remove_tree(name);
-    }
+    std::ranges::for_each(names, remove);
     std::error_code not_empty;
     if (!names.empty()) fs::remove(path, not_empty);
   }

@@ -46,7 +46,7 @@ std::optional<FoundCheckpoint> start_from(const RunOptions& options, const Conte
       refuse(options.dir, "holds another run already",
              std::string("choose another output.dir, or replace it with ") + kForce);
     }
-  } else if (!options.force && contents.checkpoints.back() > found.state.step) {
+  } else if (!options.force && !contents.checkpoints.empty() && contents.checkpoints.back() > found.state.step) {
     refuse(
         options.dir,
         "has checkpoints up to step " + std::to_string(contents.checkpoints.back()) + ", after the one to start from",
@@ -198,7 +198,7 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
   }
   if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
   for (const int64_t step : checkpoint_steps(checkpoints)) {
-    if (step > start->state.step) remove_checkpoint(checkpoints / checkpoint_name(step));
+    if (step > start->state.step) remove_directory(checkpoints / checkpoint_name(step));
   }
 }
 

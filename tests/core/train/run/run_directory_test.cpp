@@ -41,7 +41,7 @@ struct RunDirectory : testing::Test {
   void begin(int64_t save = 0) const {
     const Observer quiet;
     test::ToyRank rank;
-    Run run = Run::open(options, rank.context, quiet);
+    nibble::Run run = nibble::Run::open(options, rank.context, quiet);
     test::ToyModel model(rank.pool);
     Optimizer optimizer(model.parameters(), {}, rank.pool);
     run.restore(optimizer);
