@@ -25,8 +25,10 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/processes/child_process.h"
+#include "nibble/core/train/run/own_contents.h"
 #include "nibble/core/train/run/stop_signal.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/parallel/plan/ladder.h"
@@ -247,11 +249,14 @@ void run(const Flags& given) {
   const std::vector<SweepRun> runs = sweep_runs(flags.recipe, axes);
   flags.jobs = jobs_with_room(flags, runs);
   const std::filesystem::path directory = runs.front().directory.parent_path();
+  const std::filesystem::path page = directory / "sweep.html";
+  if (std::filesystem::exists(page) && !begins_with_mark(page, kPageMark)) {
+    throw UsageError("is no page of nibble", "move it away, or choose another output.dir", page.string());
+  }
   const std::map<size_t, int> codes = run_all(flags, runs);
 
   const Recipe recipe = read_recipe(flags.recipe, runs.front().overrides);
   const Ranked ranked = finished(flags, runs, codes, sweep_measure(recipe, axes));
-  const std::filesystem::path page = directory / "sweep.html";
   if (!ranked.logs.empty()) write_file_atomically(page, comparison_page(ranked.logs));
   print(ranked, page, flags.json);
   for (const auto& [index, code] : codes) {

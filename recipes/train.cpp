@@ -17,6 +17,8 @@ void train(const Recipe& given, RankContext& rank, const Observer& observer) {
   if (rank.comm.rank() != 0) return;
   const std::filesystem::path directory = recipe.output.dir;
   try {
+    // One that came there while this trained.
+    require_replaceable_page(directory / "report.html", recipe.output.force ? Replace::anything : Replace::own);
     write_report(directory, directory / "report.html");
     observer.message("done: " + (directory / (recipe.adapter ? "adapter" : "model")).string() + ", and " +
                      (directory / "report.html").string() + " shows the run");

@@ -14,7 +14,7 @@ namespace nibble {
 class PretrainingTokenizer {
  public:
   /// Trains one unless recipe.model.tokenizer names one; a run that goes on trains the same one again. Throws as
-  /// train_sentencepiece and find_data_files.
+  /// train_sentencepiece and find_data_files, and UsageError where output.dir/tokenizer is not of nibble.
   PretrainingTokenizer(const Recipe& recipe, int64_t vocab_size);
   PretrainingTokenizer(const PretrainingTokenizer&) = delete;
   PretrainingTokenizer& operator=(const PretrainingTokenizer&) = delete;

@@ -1,6 +1,7 @@
 #include "nibble/recipes/report/html.h"
 
 #include "nibble/core/text/unicode/visible_text.h"
+#include "nibble/core/train/run/own_contents.h"
 
 namespace nibble {
 

@@ -11,12 +11,7 @@ namespace nibble {
 /// `text` with & < > " as entities, and as visible_text() shows it.
 std::string escape_html(std::string_view text);
 
-/// How every page begins: its title is "nibble: TITLE".
-inline constexpr std::string_view kPageMark =
-    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-    "content=\"width=device-width, initial-scale=1\"><title>nibble: ";
-
-/// A whole page: title, style for light and dark screens, and `body`.
+/// A whole page, which begins with kPageMark: title, style for light and dark screens, and `body`.
 std::string html_page(std::string_view title, const std::string& body);
 
 enum class Columns : uint8_t { by_content, even };

@@ -6,6 +6,7 @@
 
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/train/run/own_contents.h"
 #include "nibble/core/train/telemetry/headline.h"
 #include "nibble/recipes/report/html.h"
 

@@ -68,19 +68,21 @@ void guard_output(const fs::path& out, const std::vector<fs::path>& inputs) {
   sweep_leftovers(target.parent_path(), target.filename().string());
 }
 
+bool begins_with_mark(const fs::path& file, std::string_view mark) {
+  std::string begin(mark.size(), '\0');
+  std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin == mark || fs::is_empty(file);
+}
+
 void require_replaceable_file(const fs::path& file, Replace replace, std::string_view mark, const std::string& kind) {
   if (replace == Replace::anything || !fs::is_regular_file(file)) return;
   if (replace == Replace::nothing) throw exists_already(file);
-  if (begins_with(std::string(mark))(file) || fs::is_empty(file)) return;
+  if (begins_with_mark(file, mark)) return;
   throw UsageError("is no " + kind, "choose another name, or replace it with --force=anything", file.string());
 }
 
 IsOwn begins_with(std::string mark) {
-  return [mark = std::move(mark)](const fs::path& file) {
-    std::string begin(mark.size(), '\0');
-    std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    return begin == mark;
-  };
+  return [mark = std::move(mark)](const fs::path& file) { return begins_with_mark(file, mark); };
 }
 
 void require_own_file(const fs::path& file, const IsOwn& is_own, const std::string& command) {

@@ -15,6 +15,9 @@ namespace nibble {
 /// that file. Then removes what a command that was killed has left of `out`.
 void guard_output(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
 
+/// Whether a regular file begins with `mark` or is empty.
+bool begins_with_mark(const std::filesystem::path& file, std::string_view mark);
+
 /// Throws UsageError where a regular file is at `file` that `replace` keeps: Replace::own all but empty ones and those
 /// that begin with `mark`, as every `kind` ("GGUF file") that nibble writes does. For before the work; with
 /// Replace::nothing AtomicFile looks again when it is done.

@@ -326,6 +326,23 @@ std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
   return steps;
 }
 
+bool is_checkpoint(const fs::path& path) {
+  if (!fs::is_directory(path)) return false;
+  const auto has = [&](const char* name, const char* key) {
+    try {
+      const json value = read_json_file(path / name);
+      return value.is_object() && value.contains(key);
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (fs::is_empty(path) || has(kManifest, "files") || has(kState, "settings")) return true;
+  return std::ranges::any_of(list_directory(path), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename();
+    return (name.starts_with("trainable-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors");
+  });
+}
+
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, const Observer& observer) {
   std::vector<int64_t> steps = checkpoint_steps(directory);
   if (steps.empty()) return std::nullopt;
@@ -350,22 +367,18 @@ std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& directory, cons
                    "set output.resume=never and output.force=true to start over");
 }
 
-namespace {
-
-void remove_checkpoint(const fs::path& path) {
-  try {  // out of sight first, so that a reader never meets half a checkpoint
+void remove_directory(const fs::path& path) {
+  try {  // out of sight first, so that a reader never meets half of it
     const AtomicDirectory hidden(path, Replace::anything);
     std::error_code error;
     fs::rename(path, hidden.path(), error);
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
     remove_tree(hidden.path());
-  } catch (const NoSpaceError&) {  // for that; without its manifest it is none either
-    remove_tree(path / kManifest);
+  } catch (const NoSpaceError&) {  // for that; without its manifest it is no checkpoint either
+    for (const char* name : {kManifest, kRecipe}) remove_tree(path / name);
     remove_tree(path);
   }
 }
-
-}  // namespace
 
 void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last, std::optional<int64_t> keep_step) {
   std::vector<int64_t> steps = checkpoint_steps(directory);
@@ -373,7 +386,7 @@ void prune_checkpoints(const fs::path& directory, int64_t newest, int keep_last,
   const size_t kept = std::min(steps.size(), static_cast<size_t>(std::max(keep_last, 1)));
   steps.resize(steps.size() - kept);
   for (const int64_t step : steps) {
-    if (keep_step != step) remove_checkpoint(directory / checkpoint_name(step));
+    if (keep_step != step) remove_directory(directory / checkpoint_name(step));
   }
 }
 
@@ -383,7 +396,7 @@ std::optional<int64_t> remove_oldest_checkpoint(const fs::path& directory, bool 
   for (const int64_t step : checkpoint_steps(directory)) {
     if (step >= newest->state.step) break;
     if (keep_best && step == newest->state.best_step) continue;
-    remove_checkpoint(directory / checkpoint_name(step));
+    remove_directory(directory / checkpoint_name(step));
     return step;
   }
   return std::nullopt;

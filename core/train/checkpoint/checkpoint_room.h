@@ -1,5 +1,5 @@
 #pragma once
-// What a save does where it finds no space.
+// What a save does where it finds no space, and what it may remove then.
 
 #include <cstdint>
 #include <filesystem>
@@ -22,6 +22,12 @@ uint64_t checkpoint_bytes(const TrainingState& state, const std::vector<Checkpoi
 /// What save() returns; where it finds no space (NoSpaceError), it is called again as long as make_room() made some.
 std::filesystem::path save_in_room(const std::function<std::filesystem::path()>& save,
                                    const std::function<bool()>& make_room);
+
+/// Whether nibble wrote `path`, damaged or not, or what a removal that was interrupted left of it.
+bool is_checkpoint(const std::filesystem::path& path);
+
+/// Removes a directory, out of sight first, so that nobody meets half of it. Throws IoError.
+void remove_directory(const std::filesystem::path& path);
 
 /// Removes the oldest checkpoint of `directory` and returns its step, but never the newest that verifies nor, with
 /// keep_best, the best one that this knows; nothing where there is no other. Throws as newest_checkpoint.

@@ -8,6 +8,8 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/system_error.h"
 #include "nibble/core/io/files/unfinished.h"
+#include "nibble/core/train/checkpoint/checkpoint_room.h"
+#include "nibble/core/train/run/own_contents.h"
 
 namespace nibble::detail {
 
@@ -17,23 +19,6 @@ namespace {
 
 constexpr const char* kForce = "output.force=true";
 constexpr const char* kLock = ".nibble.lock";
-
-// What is in the directory already.
-struct Contents {
-  std::vector<int64_t> checkpoints;
-  bool metrics = false;  // a run began here
-  bool recipe = false;
-  bool results = false;  // a run ended here
-};
-
-Contents look(const fs::path& directory) {
-  Contents contents;
-  contents.checkpoints = checkpoint_steps(directory / "checkpoints");
-  contents.metrics = fs::exists(directory / "metrics.jsonl");
-  contents.recipe = fs::exists(directory / "recipe.json");
-  contents.results = fs::exists(directory / "adapter") || fs::exists(directory / "model");
-  return contents;
-}
 
 [[noreturn]] void refuse(const fs::path& directory, const std::string& reason, const std::string& remedy) {
   throw UsageError(reason, remedy, directory.string());
@@ -57,11 +42,11 @@ std::optional<FoundCheckpoint> start_from(const RunOptions& options, const Conte
   }
   FoundCheckpoint found{path, read_checkpoint_state(path)};
   if (!within(path, options.dir / "checkpoints")) {
-    if ((contents.metrics || contents.results || !contents.checkpoints.empty()) && !options.force) {
+    if ((contents.has_run() || contents.results) && !options.force) {
       refuse(options.dir, "holds another run already",
              std::string("choose another output.dir, or replace it with ") + kForce);
     }
-  } else if (!options.force && contents.checkpoints.back() > found.state.step) {
+  } else if (!options.force && !contents.checkpoints.empty() && contents.checkpoints.back() > found.state.step) {
     refuse(
         options.dir,
         "has checkpoints up to step " + std::to_string(contents.checkpoints.back()) + ", after the one to start from",
@@ -115,17 +100,8 @@ void Claim::keep() {
 
 std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Observer& observer) {
   const Contents contents = look(options.dir);
-  const bool has_run = contents.metrics || !contents.checkpoints.empty();
-  if (contents.recipe && !has_run && !options.force) {
-    refuse(options.dir, "has a recipe.json that is not of a run and would be overwritten",
-           std::string("choose another output.dir, or overwrite it with ") + kForce);
-  }
-  if (!has_run && options.force) {  // it ends by writing one of them
-    for (const char* name : {"adapter", "model"}) {
-      const std::string reason = why_not_own(options.dir / name);
-      if (!reason.empty()) refuse(options.dir / name, reason, "move it away, or choose another output.dir");
-    }
-  }
+  const bool has_run = contents.has_run();
+  require_own(options.dir, contents, options.force);
   if (options.resume == "never") {
     if ((has_run || contents.results) && !options.force) {
       refuse(
@@ -224,16 +200,14 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
 void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& start) {
   const fs::path checkpoints = options.dir / "checkpoints";
   if (!start || !within(start->path, checkpoints)) {
-    const Contents contents = look(options.dir);
-    if (!contents.metrics && contents.checkpoints.empty()) return;  // what is there is not of a run
-    // Killed between two of these, what is left must still look like a run.
-    remove_tree(options.dir / "report.html");
-    for (const fs::path& path : run_contents(options.dir)) remove_tree(path);
+    if (look(options.dir).has_run()) remove_own(options.dir);
+    // One of others, whose lines would count as this run's.
+    if (options.force) remove_tree(options.dir / "metrics.jsonl");
     return;
   }
   if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there
   for (const int64_t step : checkpoint_steps(checkpoints)) {
-    if (step > start->state.step) remove_tree(checkpoints / checkpoint_name(step));
+    if (step > start->state.step) remove_directory(checkpoints / checkpoint_name(step));
   }
 }
 

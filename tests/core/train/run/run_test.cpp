@@ -245,7 +245,10 @@ TEST(Run, ExistingRunIsNotOverwrittenUnlessForced) {
   EXPECT_NE(run.refusal().find("holds a run already"), std::string::npos);
   EXPECT_EQ(run.checkpoints(), (std::vector<int64_t>{9, 10}));
   run.options.force = true;
-  for (const char* result : {"adapter", "value_adapter", "value_model"}) put(run.options.dir / result / "x", "old");
+  for (const char* result : {"adapter", "value_adapter", "value_model"}) {
+    put(run.options.dir / result / "x", "old");
+    put(run.options.dir / result / ".nibble.files", "x\n");
+  }
   EXPECT_EQ(run.go(), want);
   EXPECT_EQ(run.steps.size(), 10u);
   for (const char* result : {"adapter", "value_adapter", "value_model"}) {
