@@ -135,7 +135,10 @@ void run(Flags flags) {
         pairs.add(pair[0].log_prob, pair[1].log_prob);
       }
     } else {
-      loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"));
+      const auto note = [&](const std::string& left_out) {
+        say(stderr, "note: " + left_out + " (--max-length is " + std::to_string(flags.data.max_length) + ")");
+      };
+      loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"), note);
     }
     if (flags.exact_match) {
       match = exact_match(decoder, flags.data, encoder, flags.limit, step, comparison, watch("answer"));

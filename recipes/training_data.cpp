@@ -6,6 +6,7 @@
 
 #include "nibble/core/base/philox.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/advantages.h"
@@ -23,14 +24,7 @@ std::string percent(double share) { return formatted("%.1f%%", share * 100); }
 void say(const Observer& observer, const Recipe& recipe, const DatasetReport& report, const std::string& what) {
   std::string line = what + ": " + counts_text(recipe, report);
   if (trains_tokens(recipe)) line += ", " + percent(report.trained_share()) + " trained";
-  const auto add = [&](int64_t count, const char* reason) {
-    if (count > 0) line += ", " + grouped_text(count) + " " + reason;
-  };
-  add(report.truncated, "truncated");
-  add(report.dropped_long, "dropped as too long");
-  add(report.dropped_untrained, "dropped without a trained token");
-  add(report.bad_records, "malformed records left out");
-  add(report.hidden_parts, "without parts that the template does not show");
+  if (const std::string rest = left_out_text(report); !rest.empty()) line += ", " + rest;
   observer.message(line);
   for (const std::string& warning : report.warnings) observer.message("warning: " + warning);
 }
@@ -117,6 +111,19 @@ bool has_prompts_alone(const Recipe& recipe) {
 }
 
 }  // namespace
+
+std::string left_out_text(const DatasetReport& report) {
+  std::vector<std::string> parts;
+  const auto add = [&](int64_t count, const char* reason) {
+    if (count > 0) parts.push_back(grouped_text(count) + " " + reason);
+  };
+  add(report.truncated, "truncated");
+  add(report.dropped_long, "dropped as too long");
+  add(report.dropped_untrained, "dropped without a trained token");
+  add(report.bad_records, "malformed records left out");
+  add(report.hidden_parts, "without parts that the template does not show");
+  return joined(parts);
+}
 
 bool trains_tokens(const Recipe& recipe) { return !has_prompts_alone(recipe) && !has_scores(recipe.objective.type); }
 

@@ -14,8 +14,10 @@ namespace nibble {
 using EvaluationWatch = std::function<void(int64_t done, int64_t of)>;
 
 /// Mean loss over the label tokens of `options.train` (DataSplit::eval of directories with splits), in file order.
+/// note: told what of the data does not count (left_out_text), where something does not.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
-                         RankContext& rank, const EvaluationWatch& watch = {});
+                         RankContext& rank, const EvaluationWatch& watch = {},
+                         const std::function<void(const std::string&)>& note = {});
 
 struct ExactMatch {
   int64_t asked = 0;

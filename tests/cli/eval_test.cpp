@@ -40,6 +40,9 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
   EXPECT_EQ(exact_match("--answer Number --max-new-tokens 1"), 0);
   const Said progress = run("eval --model run/model --data held_out.jsonl --exact-match");
   EXPECT_THAT(progress.text, Not(HasSubstr("evaluation 0/1")));  // no line in a file before it has taken a while
+  EXPECT_THAT(progress.text, Not(HasSubstr("truncated")));
+  EXPECT_THAT(run("eval --model run/model --data held_out.jsonl --max-length 8").text,
+              HasSubstr("note: 1 truncated (--max-length is 8)\n"));
 }
 
 // The columns of a GRPO run's prompts, and of a file that no format fits.
