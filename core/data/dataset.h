@@ -44,6 +44,7 @@ struct DatasetReport {
   int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
   int64_t cut_answers = 0;        ///< samples of preferences whose answer lost its end
   int64_t cut_prompts = 0;        ///< records whose prompt alone is encoded otherwise than before its answer
+  int64_t trained_questions = 0;  ///< records with an answer that begins with what was asked
   int64_t pairs = 0;              ///< of a chosen and a rejected answer
   int64_t identical_pairs = 0;    ///< whose answers are the same
   int64_t longer_chosen = 0;      ///< whose chosen answer is the longer one

@@ -40,6 +40,7 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
     {"empty_answers", &DatasetReport::empty_answers},
     {"cut_answers", &DatasetReport::cut_answers},
     {"cut_prompts", &DatasetReport::cut_prompts},
+    {"trained_questions", &DatasetReport::trained_questions},
     {"pairs", &DatasetReport::pairs},
     {"identical_pairs", &DatasetReport::identical_pairs},
     {"longer_chosen", &DatasetReport::longer_chosen},

@@ -53,6 +53,9 @@ void warn_of_preferences(DatasetReport& counts) {
   };
   warn(counts.identical_pairs, "pair has", "pairs have",
        "the same answer as chosen and as rejected: they teach nothing");
+  warn(counts.trained_questions, "record has", "records have",
+       "an answer that begins with what was asked, which is trained with it: give the prompt once, as \"prompt\" or "
+       "in front of both answers alike");
   warn(counts.cut_answers, "answer loses its", "answers lose their",
        "end to data.max_length, and with it the sign to stop");
   warn(counts.cut_prompts, "prompt is", "prompts are",
@@ -225,6 +228,7 @@ void DatasetBuilder::count_preferences(const std::vector<EncodedRecord>& samples
   const DataFormat format = format_;
   if (format != DataFormat::preference && format != DataFormat::unpaired) return;
   counts.cut_prompts += samples.front().prompt_cut;
+  counts.trained_questions += samples.front().trained_question;
   if (format == DataFormat::unpaired) {
     ++counts.verdicts;
     counts.good_verdicts += samples.front().values.front() != 0;

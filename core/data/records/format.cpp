@@ -351,6 +351,7 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
   encoded.whole = record.whole;
   encoded.hidden_parts = record.hidden_parts;
   encoded.empty_answer = record.empty_answer;
+  encoded.trained_question = record.trained_question;
   for (RenderedRecord& other : record.others) encoded.others.push_back(encode_record(std::move(other), encoder));
   if (!record.ids.empty()) {
     encoded.ids = std::move(record.ids);

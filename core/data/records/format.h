@@ -24,7 +24,8 @@ struct RenderedRecord {
   bool add_eos = false;           ///< put EOS behind, trained
   bool whole = true;              ///< false: text that may be cut into several sequences
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
-  bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: both)
+  bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: the chosen)
+  bool trained_question = false;  ///< an answer begins with what was asked, which is trained with it
   std::vector<int32_t> ids, labels;
   std::vector<RenderedRecord> others;  ///< further samples of the record: its group
   /// A prompt whose encoding is compared with the text's: what they have in common, in all samples of the group, is not
@@ -87,6 +88,7 @@ struct EncodedRecord {
   bool duplicate_bos = false;  ///< the text began with BOS itself
   bool hidden_parts = false;   ///< as in RenderedRecord
   bool empty_answer = false;   ///< as in RenderedRecord
+  bool trained_question = false;
   std::vector<EncodedRecord> others;
   bool prompt_cut = false;         ///< the end of the prompt is no part of prompt and answer encoded together
   std::vector<float> values = {};  ///< as in RenderedRecord

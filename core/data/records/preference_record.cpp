@@ -154,11 +154,17 @@ RenderedRecord join_ids(const std::vector<int32_t>& prompt, const std::vector<in
   return rendered;
 }
 
+// Whether what is trained as an answer begins with what was asked.
+bool begins_with_question(const TextOrMessages& prompt, const TextOrMessages& answer) {
+  if (answer.is_chat) return !answer.messages.empty() && answer.messages.front().role != "assistant";
+  return !is_blank(prompt.text) && answer.text.starts_with(prompt.text);
+}
+
 // One sample for each of the fields `answers`, to one prompt.
 RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::string>& answers,
                               const DataOptions& options, const Encoder& encoder) {
   std::vector<RenderedRecord> samples;
-  bool empty = false, hidden = false;
+  bool empty = false, hidden = false, question = false;
   if (record.has(answers.front() + "_ids")) {
     std::vector<int32_t> prompt;
     if (record.has("prompt_ids")) prompt = read_ids(record, "prompt_ids", encoder.vocab_size);
@@ -170,11 +176,9 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     Answers given = read_answers(record, answers, options);
     std::optional<TextOrMessages>& prompt = given.prompt;
     std::vector<TextOrMessages>& parts = given.all;
-    empty = std::ranges::all_of(parts, [](const TextOrMessages& part) {
-      return is_blank(part.text) && std::ranges::all_of(part.messages, [](const ChatMessage& message) {
-               return message.role != "assistant" || is_blank(message);
-             });
-    });
+    empty = is_blank(parts.front().text) && std::ranges::all_of(parts.front().messages, [](const ChatMessage& message) {
+              return message.role != "assistant" || is_blank(message);
+            });
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
     for (const TextOrMessages& part : parts) chat = chat || part.is_chat;
     if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
@@ -197,6 +201,8 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
       TextOrMessages twin = parts.back();  // of a lone answer all but its last message is the prompt
       prompt = take_common(parts.front(), parts.size() == 1 ? twin : parts.back());
     }
+    question =
+        std::ranges::any_of(parts, [&](const TextOrMessages& part) { return begins_with_question(*prompt, part); });
     const Conversation settings = read_conversation_settings(record);
     for (const TextOrMessages& part : parts) {
       samples.push_back(render_pair(*prompt, part));
@@ -213,6 +219,7 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
   RenderedRecord first = std::move(samples.front());
   first.empty_answer = empty;
   first.hidden_parts = hidden;
+  first.trained_question = question;
   first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));
   return first;
 }
