@@ -372,7 +372,7 @@ TEST_F(WrongData, PartsThatABuiltInTemplateHasNoFormFor) {
     expect(of(record, "data.template=plain"), 3,
            {"error: " + (directory_ / "d.jsonl").string() + ":1:1: has " + name +
                 ", which the chat template does not show",
-            "data.hidden_parts=drop\n"});
+            "data.hidden_parts=drop (--hidden-parts drop)\n"});
     EXPECT_EQ(of(record, "data.template=plain data.hidden_parts=drop").code, 0) << key;
   }
 }
