@@ -49,15 +49,16 @@ TEST_F(Sweep, TheBestRunIsByWhatAllRunsShare) {
   EXPECT_THAT(run("sweep dpo.yaml beta=0.01,1 output.dir=betas").text,
               HasSubstr("\nbest by accuracy, then margin: betas/beta="));
   EXPECT_THAT(run("sweep dpo.yaml beta=0.01,1 output.dir=betas --json").text, HasSubstr("\"ranked_by\":\"accuracy\""));
-  test::write_bytes(root_ / "grpo.yaml",
-                    "model: {path: me/small}\nobjective: {type: grpo}\nrollout: {completions: 2}\n"
-                    "rewards: [{type: length, max_completion_len: 4, soft_punish_cache: 2}]\n"
-                    "data: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1}\noutput: {dir: grpo}\n");
+  test::write_bytes(
+      root_ / "grpo.yaml",
+      "model: {path: me/small}\nobjective: {type: grpo}\nrollout: {completions: 2}\n"
+      "rewards: [{type: length, max_completion_len: 4, soft_punish_cache: 2}]\n"
+      "data: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1, microbatch_size: 2}\noutput: {dir: grpo}\n");
   const Said rewarded = run("sweep grpo.yaml max_new_tokens=8,1");
   EXPECT_THAT(rewarded.text, HasSubstr("\nbest by reward: grpo/max_new_tokens=1\n"));
   const Said others =
-      run("sweep grpo.yaml max_new_tokens=1 'rewards=[{type: regex, pattern: e}],[{type: regex, "
-          "pattern: o}]' output.dir=others");
+      run("sweep grpo.yaml max_new_tokens=1 output.dir=others "
+          R"('rewards=[{"type":"regex","pattern":"e"}],[{"type":"regex","pattern":"o"}]')");
   EXPECT_THAT(others.text, HasSubstr("\nbest: none, as the runs share no measure; compare them with nibble eval\n"));
 }
 

@@ -110,7 +110,7 @@ TEST_F(AnswersOnATerminal, WhatPreviewSaysOfTheDataFits) {
                                           "}\ndata: {train: " + (root_ / "d.jsonl").string() +
                                           "}\ntrain: {steps: 1}\noutput: {dir: " + (root_ / "run").string() + "}\n");
   const std::string text = on_terminal("preview " + (root_ / "r.yaml").string());
-  const size_t data = text.find("--- data\n");
+  const size_t data = text.find("--- lengths in tokens\n");
   ASSERT_NE(data, std::string::npos) << text;
   EXPECT_NE(text.find(" ###", data), std::string::npos) << text;
   for (const std::string& line : parts_of(text.substr(data), '\n')) EXPECT_LE(line.size(), kColumns) << line;
