@@ -24,7 +24,7 @@ struct RenderedRecord {
   bool add_eos = false;           ///< put EOS behind, trained
   bool whole = true;              ///< false: text that may be cut into several sequences
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
-  bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: the chosen)
+  bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: both)
   bool trained_question = false;  ///< an answer begins with what was asked, which is trained with it
   std::vector<int32_t> ids, labels;
   std::vector<RenderedRecord> others;  ///< further samples of the record: its group

@@ -176,9 +176,11 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     Answers given = read_answers(record, answers, options);
     std::optional<TextOrMessages>& prompt = given.prompt;
     std::vector<TextOrMessages>& parts = given.all;
-    empty = is_blank(parts.front().text) && std::ranges::all_of(parts.front().messages, [](const ChatMessage& message) {
-              return message.role != "assistant" || is_blank(message);
-            });
+    empty = std::ranges::all_of(parts, [](const TextOrMessages& part) {
+      return is_blank(part.text) && std::ranges::all_of(part.messages, [](const ChatMessage& message) {
+               return message.role != "assistant" || is_blank(message);
+             });
+    });
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
     for (const TextOrMessages& part : parts) chat = chat || part.is_chat;
     if (!prompt && parts.size() == 1) record.text("prompt");  // is missing

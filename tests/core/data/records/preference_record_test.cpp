@@ -370,22 +370,16 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   EXPECT_TRUE(warned(report, "1 pair has the same answer"));
   EXPECT_TRUE(warned(report, "24 answers lose their end"));
   EXPECT_TRUE(warned(report, "may learn the length alone"));
-  options.max_dropped = 1;
   options.max_length = 64;
   const std::string more = files.write(
       "more.jsonl",
       R"({"prompt": "Who?", "chosen": "Who? I.", "rejected": "No."})"
       "\n"
-      R"({"prompt": "p", "chosen": " ", "rejected": "No."})"
-      "\n"
       R"({"prompt": [{"role": "user", "content": "a"}], "rejected": [{"role": "assistant", "content": "c"}], "chosen": )"
-      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
-      "\n"
-      R"({"prompt": "p", "chosen": "a", "rejected": ""})");
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})");
   const DatasetReport asked = load(more, options, chat_encoder()).report();
   EXPECT_EQ(asked.trained_questions, 2);
   EXPECT_TRUE(warned(asked, "2 records have an answer that begins with what was asked"));
-  EXPECT_EQ(asked.empty_answers, 1) << "an empty rejected answer teaches something";
   options.format = DataFormat::unpaired;
   const std::string verdicts = files.write("verdicts.jsonl", R"({"prompt": "p", "completion": "a", "label": false})");
   EXPECT_TRUE(warned(load(verdicts, options).report(), "all answers are labelled as bad"));
