@@ -71,7 +71,7 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
     const int64_t known = texts_of(all.size()), left = documents - known;
     observer.message("computing the reference's log-probabilities of " + count_text(left, "text") +
                      (pass.kept.empty() ? "; data.cache keeps them for the next start" : ""));
-    LogProbPass watched = pass;
+    ReferencePass watched = pass;
     auto last_kept = std::chrono::steady_clock::now();
     watched.go_on = [&](std::span<const float> values) {
       observer.work({0, "reference", texts_of(values.size()) - known, left});
