@@ -325,8 +325,10 @@ RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& optio
   RenderedRecord rendered = join_ids(prompt, answer);
   const std::string name = record.has("reward") ? "reward" : "score";
   const Json* reward = record.find(name);
-  const auto names = [&](const char* field) { return record.object().contains(record.file_name(field)); };
-  if (options.needs_reward && !names("reward") && !names("score")) {
+  const auto has_field = [&](const char* field) {  // null or not
+    return record.object().contains(record.file_name(field));
+  };
+  if (options.needs_reward && !has_field("reward") && !has_field("score")) {
     record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
   }
   const bool says = reward != nullptr && !reward->is_null();
