@@ -142,7 +142,7 @@ void remove_own(const fs::path& directory) {
   };
   // Killed between two of these, what is left must still look like a run.
   std::vector<fs::path> paths = run_contents(directory);
-  paths.insert(paths.begin(), directory / "report.html");
+  paths.insert(paths.begin(), {directory / "report.html", directory / "diagnostic.json"});
   for (const fs::path& path : paths) {
     if (is_own(path) || (path.filename() == kRecipe && is_own_recipe(path, contents))) remove(path);
     const std::vector<fs::path> names = names_of_run(path);
