@@ -190,6 +190,11 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
     for (const TextOrMessages& part : parts) chat = chat || part.is_chat;
     if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
+    // Before a template makes turns of texts.
+    if (prompt && !prompt->is_chat) {
+      question = std::ranges::any_of(
+          parts, [&](const TextOrMessages& part) { return !part.is_chat && begins_with_question(*prompt, part); });
+    }
     if (chat) {
       const auto is_text = [](const TextOrMessages& part) { return !part.is_chat; };
       if (!prompt && std::ranges::any_of(parts, is_text)) {
@@ -209,8 +214,8 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
       TextOrMessages twin = parts.back();  // of a lone answer all but its last message is the prompt
       prompt = take_common(parts.front(), parts.size() == 1 ? twin : parts.back());
     }
-    question =
-        std::ranges::any_of(parts, [&](const TextOrMessages& part) { return begins_with_question(*prompt, part); });
+    question = question || std::ranges::any_of(
+                               parts, [&](const TextOrMessages& part) { return begins_with_question(*prompt, part); });
     if (!chat) {
       const bool is_alpaca = !record.has("prompt") && record.has("instruction");
       hidden = has_parts_without_place(record, options, given.beside,

@@ -426,6 +426,9 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   const DatasetReport asked = load(more, options, chat_encoder()).report();
   EXPECT_EQ(asked.trained_questions, 2);
   EXPECT_TRUE(warned(asked, "2 records have an answer that begins with what was asked"));
+  options.chat_template = "chatml";
+  EXPECT_EQ(load(more, options, chat_encoder()).report().trained_questions, 2) << "of texts that become turns too";
+  options.chat_template.clear();
   options.format = DataFormat::unpaired;
   const std::string verdicts = files.write("verdicts.jsonl", R"({"prompt": "p", "completion": "a", "label": false})");
   EXPECT_TRUE(warned(load(verdicts, options).report(), "all answers are labelled as bad"));
