@@ -19,6 +19,7 @@
 #include "nibble/recipes/evaluation/pair_accuracy.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/answer_log_probs.h"
+#include "nibble/recipes/training_data.h"
 
 namespace nibble::cli {
 
@@ -75,12 +76,12 @@ void print(const PairAccuracy& pairs, bool as_json) {
   say(stdout, pairs.text() + " between log-probabilities");
 }
 
-// What gives no answers to follow has no loss that says how good a model is.
+// Bad answers, classes and prompts have no loss that says how good a model is.
 void check_format(const Flags& flags) {
   constexpr DataFormat kOthers[] = {DataFormat::unpaired, DataFormat::labeled, DataFormat::prompts,
                                     DataFormat::rollouts};
   if (std::ranges::count(kOthers, flags.data.format) > 0) {
-    throw UsageError("--format " + flags.format + " gives no answers to follow, whose loss would say something",
+    throw UsageError("--format " + flags.format + " has no answers whose loss says how good a model is",
                      "see nibble logprobs and nibble score; --format completion takes every answer as good");
   }
   if (flags.exact_match && flags.data.format == DataFormat::preference) {
@@ -135,10 +136,14 @@ void run(Flags flags) {
         pairs.add(pair[0].log_prob, pair[1].log_prob);
       }
     } else {
-      const auto note = [&](const std::string& left_out) {
-        say(stderr, "note: " + left_out + " (--max-length is " + std::to_string(flags.data.max_length) + ")");
+      const auto tell_left_out = [&](const DatasetReport& report) {
+        const std::string left_out = left_out_text(report);
+        const bool by_length = report.truncated + report.dropped_long > 0;
+        const std::string limit = " (--max-length is " + std::to_string(flags.data.max_length) + ")";
+        if (!left_out.empty()) say(stderr, "note: " + left_out + (by_length ? limit : ""));
       };
-      loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"), note);
+      loss = evaluate_loss(decoder, flags.data, encoder, step.compute_dtype, rank.context(), watch("evaluation"),
+                           tell_left_out);
     }
     if (flags.exact_match) {
       match = exact_match(decoder, flags.data, encoder, flags.limit, step, comparison, watch("answer"));

@@ -50,7 +50,7 @@ void run(Flags flags) {
         static_cast<int64_t>(prompt.size() + made) < limit)
       return;
     say(stderr, "note: ended after " + count_text(static_cast<int64_t>(made), "token") + ": the model was made for " +
-                    grouped_text(limit) + " with the prompt (max_position_embeddings)");
+                    grouped_text(limit) + ", the prompt included (max_position_embeddings)");
   };
   if (flags.json) {
     const std::vector<int32_t> ids = generate(decoder, prompt, flags.options, step);

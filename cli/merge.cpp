@@ -34,7 +34,7 @@ void run(const Flags& flags) {
         "be lost; --dtype bf16 keeps it");
   }
   if (flags.json) {
-    nlohmann::json result = {
+    nlohmann::ordered_json result = {
         {"modules", report.modules}, {"max_change", report.max_change}, {"mean_change", report.mean_change}};
     if (rounded) result["mean_rounding"] = report.mean_rounding;
     return print_json(result);

@@ -16,6 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "nibble/cli/commands.h"
@@ -201,31 +202,43 @@ struct Ranked {
   SweepMeasure by = SweepMeasure::none;
 };
 
-Ranked finished(const Flags& flags, const std::vector<SweepRun>& runs, const std::map<size_t, int>& codes,
-                SweepMeasure measure) {
+// betas: objective.beta of each run.
+Ranked finished(const std::vector<SweepRun>& runs, const std::map<size_t, int>& codes, SweepMeasure measure,
+                const std::vector<double>& betas) {
   std::vector<std::pair<std::vector<double>, RunLog>> logs;
   for (const auto& [index, code] : codes) {
     if (code != 0) continue;
     RunLog log = read_run_log(runs[index].directory);
-    const double beta = read_recipe(flags.recipe, runs[index].overrides).objective.beta;
-    logs.emplace_back(sweep_order(measure, summarize(log), beta), std::move(log));
+    logs.emplace_back(sweep_order(measure, summarize(log), betas[index]), std::move(log));
   }
   std::stable_sort(logs.begin(), logs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  const bool told = !logs.empty() && std::ranges::any_of(logs.front().first, [](double x) { return std::isfinite(x); });
-  Ranked ranked{{}, told ? measure : SweepMeasure::none};
+  const auto is_finite = [](double number) { return std::isfinite(number); };
+  const bool is_measured = !logs.empty() && std::ranges::any_of(logs.front().first, is_finite);
+  Ranked ranked{{}, is_measured ? measure : SweepMeasure::none};
   for (auto& [order, log] : logs) ranked.logs.push_back(std::move(log));
   return ranked;
 }
 
+std::string best_line(const Ranked& ranked) {
+  const std::string run = ranked.logs.front().directory.string();
+  switch (ranked.by) {
+    case SweepMeasure::loss:
+      return "best: " + run;
+    case SweepMeasure::preference:
+      return "best by accuracy, then margin: " + run;
+    case SweepMeasure::reward:
+      return "best by reward: " + run;
+    case SweepMeasure::none:
+      break;
+  }
+  return "best: none, as the runs share no measure; compare them with nibble eval";
+}
+
 void print(const Ranked& ranked, const std::filesystem::path& page, bool as_json) {
-  constexpr const char* kNames[] = {"loss", "accuracy", "reward"};  // by measure
-  constexpr const char* kBest[] = {"best", "best by accuracy, then margin", "best by reward"};
-  const auto by = static_cast<size_t>(ranked.by);
   if (!as_json) {
     if (ranked.logs.empty()) return;
     print_table(comparison_rows(ranked.logs));
-    say(stdout, by < std::size(kBest) ? std::string(kBest[by]) + ": " + ranked.logs.front().directory.string()
-                                      : "best: none, as the runs share no measure; compare them with nibble eval");
+    say(stdout, best_line(ranked));
     return say(stdout, "report: " + page.string());
   }
   nlohmann::ordered_json output = nlohmann::ordered_json::array();
@@ -235,7 +248,8 @@ void print(const Ranked& ranked, const std::filesystem::path& page, bool as_json
     if (summary.best_step > 0) output.back()["eval_loss"] = summary.best_evaluation_loss;
     for (const auto& [name, value] : summary.headline) output.back()[name] = value;
   }
-  const nlohmann::ordered_json ranked_by = by < std::size(kNames) ? nlohmann::ordered_json(kNames[by]) : nullptr;
+  const std::string_view measure = sweep_measure_name(ranked.by);
+  const nlohmann::ordered_json ranked_by = measure.empty() ? nullptr : nlohmann::ordered_json(measure);
   print_json({{"runs", output}, {"ranked_by", ranked_by}});
 }
 
@@ -253,10 +267,13 @@ void run(const Flags& given) {
   if (std::filesystem::exists(page) && !begins_with_mark(page, kPageMark)) {
     throw UsageError("is no page of nibble", "move it away, or choose another output.dir", page.string());
   }
+  // What ranks the runs is read before them: the file may be another one when they have ended.
+  const SweepMeasure measure = sweep_measure(read_recipe(flags.recipe, runs.front().overrides), axes);
+  std::vector<double> betas;
+  for (const SweepRun& run : runs) betas.push_back(read_recipe(flags.recipe, run.overrides).objective.beta);
   const std::map<size_t, int> codes = run_all(flags, runs);
 
-  const Recipe recipe = read_recipe(flags.recipe, runs.front().overrides);
-  const Ranked ranked = finished(flags, runs, codes, sweep_measure(recipe, axes));
+  const Ranked ranked = finished(runs, codes, measure, betas);
   if (!ranked.logs.empty()) write_file_atomically(page, comparison_page(ranked.logs));
   print(ranked, page, flags.json);
   for (const auto& [index, code] : codes) {

@@ -22,7 +22,7 @@ bool shares_prompts(const Recipe& recipe, const DecoderConfig& config);
 
 /// "150 pairs, 9,310 tokens" of a run's data: pairs, prompts or samples.
 std::string counts_text(const Recipe& recipe, const DatasetReport& report);
-/// "3 truncated, 1 malformed records left out"; "" where all counts.
+/// "3 truncated, 1 malformed record left out"; "" where all counts.
 std::string left_out_text(const DatasetReport& report);
 /// Whether tokens of the data are trained: not those of prompts whose answers the run draws, nor of texts that get one
 /// score each.

@@ -5,7 +5,6 @@
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/npy.h"
@@ -20,12 +19,8 @@ struct Flags {
 };
 
 bool is_logits(const std::filesystem::path& file) {
-  try {
-    const Tensor array = read_npy(file);
-    return array.dtype() == DType::f32 && array.rank() == 3;
-  } catch (const Error&) {
-    return false;
-  }
+  const Tensor array = read_npy(file);
+  return array.dtype() == DType::f32 && array.rank() == 3;
 }
 
 void run(const Flags& flags) {

@@ -97,7 +97,8 @@ std::vector<RecipeField> data_fields() {
                     "malformed records that may be left out"),
       choice_field("data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},
                    &DataOptions::hidden_parts,
-                   "what happens to tool calls, reasoning, tools and documents that the chat template does not show"),
+                   "what happens to messages, tool calls, reasoning, tools, documents and system prompts that the text "
+                   "does not show"),
       free_to_change(number_field(
           "data.max_dropped", 0, 1, &DataOptions::max_dropped,
           "share of the records that may be dropped as too long or without a trained token, or have an empty answer")),

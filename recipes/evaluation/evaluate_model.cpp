@@ -5,7 +5,6 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/batches.h"
 #include "nibble/core/models/generation/generate.h"
-#include "nibble/recipes/training_data.h"
 
 namespace nibble {
 
@@ -28,12 +27,11 @@ bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span
 
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank, const EvaluationWatch& watch,
-                         const std::function<void(const std::string&)>& note) {
+                         const std::function<void(const DatasetReport&)>& on_data) {
   BatchOptions in_order;
   in_order.order = {options.max_length, options.pack, false, 0};
   const Batches batches(Dataset::load(options.train, options, encoder, DataSplit::eval), in_order);
-  const std::string left_out = left_out_text(batches.dataset().report());
-  if (note && !left_out.empty()) note(left_out);
+  if (on_data) on_data(batches.dataset().report());
   const int64_t count = batches.steps_in_epoch(0);
   const auto batch_at = [&](int64_t i) {
     if (watch) watch(i, count);

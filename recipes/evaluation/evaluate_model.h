@@ -10,14 +10,16 @@
 
 namespace nibble {
 
+struct DatasetReport;
+
 /// Told how much of an evaluation is done.
 using EvaluationWatch = std::function<void(int64_t done, int64_t of)>;
 
 /// Mean loss over the label tokens of `options.train` (DataSplit::eval of directories with splits), in file order.
-/// note: told what of the data does not count (left_out_text), where something does not.
+/// on_data: told what became of the records, before they are evaluated.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank, const EvaluationWatch& watch = {},
-                         const std::function<void(const std::string&)>& note = {});
+                         const std::function<void(const DatasetReport&)>& on_data = {});
 
 struct ExactMatch {
   int64_t asked = 0;

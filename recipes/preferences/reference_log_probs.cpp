@@ -66,7 +66,16 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
     all.assign(shared.data<const float>(), shared.data<const float>() + all.size());
   }
   if (all.size() < begins.back()) {
-    const bool keeps = !pass.kept.empty() && rank.comm.rank() == 0;
+    bool keeps = !pass.kept.empty() && rank.comm.rank() == 0;
+    const auto try_to_keep = [&](std::span<const float> values) {
+      try {
+        keep(pass.kept, values);
+      } catch (const std::exception& error) {  // the other ranks wait, and only the next start would be shorter
+        keeps = false;
+        observer.message("warning: data.cache does not keep the reference's log-probabilities: " +
+                         std::string(error.what()));
+      }
+    };
     const auto texts_of = [&](size_t values) { return std::ranges::lower_bound(begins, values) - begins.begin(); };
     const int64_t known = texts_of(all.size()), left = documents - known;
     observer.message("computing the reference's log-probabilities of " + count_text(left, "text") +
@@ -76,13 +85,13 @@ ReferenceLogProbs reference_log_probs(StepExecutor& executor, const ObjectiveSam
     watched.go_on = [&](std::span<const float> values) {
       observer.work({0, "reference", texts_of(values.size()) - known, left});
       if (const auto now = std::chrono::steady_clock::now(); keeps && now - last_kept >= kKeepEvery) {
-        keep(pass.kept, values);
+        try_to_keep(values);
         last_kept = now;
       }
       return rank.comm.all_reduce_sum("stop", observer.stop() ? 1 : 0) == 0;
     };
     all = text_log_probs(executor, begins, document, watched, std::move(all));
-    if (keeps) keep(pass.kept, all);
+    if (keeps) try_to_keep(all);
     if (all.size() < begins.back()) {
       throw Interrupted("the reference", "stopped before the first step", "run the same command to continue");
     }

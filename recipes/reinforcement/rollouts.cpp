@@ -309,8 +309,8 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
       const std::vector<std::vector<double>> scores = rewards_->score(answers, stop);
       stopped = scores.empty();
       if (const std::string failure = rewards_->failure(); !failure.empty() && !told_failure_) {
-        observer_.message("warning: " + failure + "; its rewards are null, and so, without another word, where it " +
-                          "fails again (null_on_failure)");
+        observer_.message("warning: " + failure +
+                          "; its rewards are null (null_on_failure), also where it fails again: this is said once");
         told_failure_ = true;
       }
       for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
@@ -374,15 +374,15 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
     }
     rollouts_ = std::move(done);
     block_ = block;
-    const auto leave = [&] {
+    const auto keep_part = [&] {
       keep("part ", {});
       return false;
     };
-    if (run.stop()) return leave();
+    if (run.stop()) return keep_part();
     try {
-      if (rewards_ && !judge(block, executor)) return leave();
+      if (rewards_ && !judge(block, executor)) return keep_part();
     } catch (const RewardError&) {
-      leave();
+      keep_part();
       throw;
     }
   } else {

@@ -5,6 +5,20 @@
 
 namespace nibble {
 
+std::string_view sweep_measure_name(SweepMeasure measure) {
+  switch (measure) {
+    case SweepMeasure::loss:
+      return "loss";
+    case SweepMeasure::preference:
+      return "accuracy";
+    case SweepMeasure::reward:
+      return "reward";
+    case SweepMeasure::none:
+      break;
+  }
+  return "";
+}
+
 SweepMeasure sweep_measure(const Recipe& recipe, const std::vector<SweepAxis>& axes) {
   const auto sweeps = [&](const char* begin) {
     return std::ranges::any_of(

@@ -1,6 +1,7 @@
 #pragma once
 // Which run of a sweep is the best.
 
+#include <string_view>
 #include <vector>
 
 #include "nibble/recipes/config/sweep.h"
@@ -15,6 +16,9 @@ enum class SweepMeasure : uint8_t {
   reward,      ///< of the model's own answers, of whose quality the policy's loss says nothing
   none         ///< the swept keys change that as well
 };
+
+/// "loss", "accuracy" (of preferences), "reward"; "" for none.
+std::string_view sweep_measure_name(SweepMeasure measure);
 
 /// That of the runs of `recipe` over `axes`.
 SweepMeasure sweep_measure(const Recipe& recipe, const std::vector<SweepAxis>& axes);

@@ -27,6 +27,7 @@ TEST(AdapterBase, MergeWarnsWhereTheBaseIsNotTheRuns) {
   EXPECT_NE(unasked.text.find("warning: this adapter was trained on the base in nf4"), std::string::npos);
   EXPECT_NE(unasked.text.find("nibble quantize --model " + model.string() + " --type nf4"), std::string::npos);
   const Said asked = nibble_says(merge + (small.directory / "b").string() + " --base original 2>&1");
+  EXPECT_EQ(asked.code, 0) << asked.text;
   EXPECT_EQ(asked.text.find("warning"), std::string::npos) << asked.text;
   const fs::path four_bit = small.directory / "nf4";
   ASSERT_EQ(nibble_says("quantize --model " + model.string() + " --out " + four_bit.string()).code, 0);
@@ -67,6 +68,7 @@ TEST(AdapterBase, ACopiedAdapterKnowsItsBase) {
             std::string::npos)
       << wrong.text;
   const Said meant = nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
+  EXPECT_EQ(meant.code, 0) << meant.text;
   EXPECT_EQ(meant.text.find("warning"), std::string::npos) << meant.text;
 }
 
@@ -137,6 +139,7 @@ TEST(AdapterBase, TheBitsThatTheBaseWasHeldInAreKnown) {
   const Said whole = nibble_says("eval" + named + model.string() + data);
   EXPECT_NE(whole.text.find(in_16_bits + "--quantize nf4 gives that\n"), std::string::npos) << whole.text;
   const Said held = nibble_says("eval --quantize nf4" + named + model.string() + data);
+  EXPECT_EQ(held.code, 0) << held.text;
   EXPECT_EQ(held.text.find("warning: this adapter"), std::string::npos) << held.text;
   const std::string merge = "merge --out " + (small.directory / "m").string() + named;
   const Said merged = nibble_says(merge + model.string() + " 2>&1");

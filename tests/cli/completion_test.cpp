@@ -1,12 +1,11 @@
 // What `nibble completion bash` makes of what somebody has typed.
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
+
 #include "nibble/tests/assets.h"
+#include "nibble/tests/cli/said.h"
 
 namespace nibble {
 namespace {
@@ -19,13 +18,9 @@ std::string completed(const std::string& words, int cursor) {
   const std::string script = "source <(" + std::string(kProgram) + " completion bash); COMP_WORDS=(" + words +
                              "); COMP_CWORD=" + std::to_string(cursor) +
                              "; _nibble; printf \" %s\" \"${COMPREPLY[@]}\"; printf \" \"";
-  std::FILE* pipe = popen(("cd / && bash -c '" + script + "'").c_str(), "r");
-  std::string text;
-  std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) text += piece.data();
-  const int status = pipe ? pclose(pipe) : -1;
-  EXPECT_EQ(WEXITSTATUS(status), 0) << text;
-  return text;
+  const test::Said output = test::said_by("cd / && bash -c '" + script + "'");
+  EXPECT_EQ(output.code, 0) << output.text;
+  return output.text;
 }
 
 TEST(Completion, CommandsAndFlags) {

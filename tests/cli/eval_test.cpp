@@ -102,8 +102,7 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
   const Said others = run("eval --model run --data d.jsonl --format unpaired");
   EXPECT_EQ(others.code, 2);
-  EXPECT_THAT(others.text,
-              HasSubstr("--format unpaired gives no answers to follow, whose loss would say something; see"));
+  EXPECT_THAT(others.text, HasSubstr("--format unpaired has no answers whose loss says how good a model is; see"));
 }
 
 TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {

@@ -32,7 +32,7 @@ TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsTold) {
   config["max_position_embeddings"] = 16;
   test::write_bytes(root_ / "short.json", config.dump());
   ASSERT_EQ(run("init --config short.json --out short").code, 0);
-  const std::string note = "note: ended after 14 tokens: the model was made for 16 with the prompt";
+  const std::string note = "note: ended after 14 tokens: the model was made for 16, the prompt included";
   for (const char* how : {"", " --json"}) {
     const std::string words = "generate --model short --ids 1,2" + std::string(how) + " --max-new-tokens ";
     EXPECT_NE(run(words + "15").text.find(note), std::string::npos) << how;

@@ -2,25 +2,20 @@
 // A model of a few thousand weights with a tokenizer, made by the program itself, in a Hugging Face cache of its own.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "nibble/tests/assets.h"
+#include "nibble/tests/cli/said.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
 
 class SmallModel : public ::testing::Test {
  protected:
-  struct Said {
-    int code = -1;
-    std::string text;
-  };
+  using Said = test::Said;
 
   /// The model is me/small.
   void SetUp() override {
@@ -53,15 +48,8 @@ class SmallModel : public ::testing::Test {
   }
   /// Both streams of `nibble WORDS`, run in root_.
   Said run(const std::string& words) {
-    Said output;
-    const std::string command = "cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() +
-                                " OMP_NUM_THREADS=1 " + kProgram + " " + words + " 2>&1";
-    std::FILE* pipe = popen(command.c_str(), "r");
-    std::array<char, 4096> piece{};
-    while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
-    const int status = pipe ? pclose(pipe) : -1;
-    output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    return output;
+    return said_by("cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() + " OMP_NUM_THREADS=1 " +
+                   kProgram + " " + words + " 2>&1");
   }
 
   TemporaryDirectory root_;

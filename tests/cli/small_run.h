@@ -1,33 +1,19 @@
 #pragma once
 // The program as a user runs it, and a recipe for it.
 
-#include <sys/wait.h>
-
-#include <array>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "nibble/tests/assets.h"
+#include "nibble/tests/cli/said.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
 
-struct Said {
-  int code = -1;
-  std::string text;
-};
-
-/// Runs `nibble WORDS` through a shell; standard output, or with " 2>&1" in the words both.
+/// Runs `nibble WORDS`; standard output, or with " 2>&1" in the words both streams.
 inline Said nibble_says(const std::string& words) {
-  Said output;
-  std::FILE* pipe = popen((std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words).c_str(), "r");
-  std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
-  const int status = pipe ? pclose(pipe) : -1;
-  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return output;
+  return said_by(std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words);
 }
 
 /// A recipe for the small model on a few sentences.

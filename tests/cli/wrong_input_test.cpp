@@ -1,14 +1,14 @@
 // What a beginner gets wrong: recipes and data files. Every message is one line, names the place and the fix.
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <tuple>
 
 #include "nibble/tests/assets.h"
+#include "nibble/tests/cli/said.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -25,14 +25,12 @@ struct Answer {
 Answer validate(const std::string& recipe, const std::string& overrides) {
   const std::string command =
       std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " + recipe + " " + overrides + " 2>&1 >/dev/null";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  Answer answer;
-  std::array<char, 4096> line{};
-  while (pipe && std::fgets(line.data(), line.size(), pipe)) {
-    if (std::string(line.data()).starts_with("error:")) answer.errors += line.data();
+  const test::Said output = test::said_by(command);
+  Answer answer{output.code, ""};
+  std::istringstream lines(output.text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("error:")) answer.errors += line + "\n";
   }
-  const int status = pipe ? pclose(pipe) : -1;
-  answer.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return answer;
 }
 
@@ -314,14 +312,11 @@ TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
   const std::string command = std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " +
                               (directory_ / "r.json").string() +
                               " data.max_length=2048 data.train=" + (directory_ / "long.jsonl").string() + " 2>&1";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  ASSERT_NE(pipe, nullptr);
-  std::string output;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) output.push_back(static_cast<char>(c));
-  EXPECT_EQ(pclose(pipe), 0) << output;
-  EXPECT_NE(output.find("the model was made for 512 (max_position_embeddings); lower data.max_length"),
+  const test::Said output = test::said_by(command);
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_NE(output.text.find("the model was made for 512 (max_position_embeddings); lower data.max_length"),
             std::string::npos)
-      << output;
+      << output.text;
 }
 
 TEST_F(WrongData, NotUtf8) {

@@ -49,7 +49,7 @@ class Data(program.FaultTest):
         self.refused(content, "d.jsonl:2:")
         self.refused(content + "[]\nx\n", "more than 1 record is bad", "d.jsonl:2:", skip_bad=1)
         ended = self.trains(content, skip_bad=1)
-        self.assertIn("1 malformed records left out", ended.err)
+        self.assertIn("1 malformed record left out", ended.err)
 
     def test_encodings(self):
         good = self.row() + "\n" + self.row((6, 7, 8))

@@ -147,8 +147,8 @@ RenderedRecord render_alpaca(const JsonRecord& record, const DataOptions& option
   if (prompt.is_chat) return render_conversation(record, std::move(conversation), options, encoder);
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
-  // The text has a place for the system message.
-  rendered.hidden_parts = leave_out_hidden(record, options, conversation, "Alpaca's prompt");
+  // Not of the system message, which is in the text and not in `conversation`.
+  rendered.hidden_parts = has_parts_without_place(record, options, conversation, "Alpaca's prompt");
   rendered.text = std::move(prompt.text);
   add_trained(rendered, output.content);
   return rendered;
@@ -166,7 +166,7 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   if (!options.chat_template.empty()) return render_conversation(record, std::move(conversation), options, encoder);
   RenderedRecord rendered;
   rendered.add_bos = rendered.add_eos = true;
-  rendered.hidden_parts = leave_out_hidden(record, options, conversation, "a text without a chat template");
+  rendered.hidden_parts = has_parts_without_place(record, options, conversation, "a text without a chat template");
   rendered.text = question ? "Question: " + prompt + "\nAnswer:" : prompt;
   add_trained(rendered, question ? " " + answer.content : answer.content);
   return rendered;

@@ -58,11 +58,13 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 /// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
 ///   prompt_ids, chosen_ids, rejected_ids; optional margin. The prompt may be messages, conversations or Alpaca's
 ///   instruction, too, an answer one message, and OpenAI's input, preferred_output, non_preferred_output are read. A
-///   prompt that is not there is what both have in common.
+///   prompt that is not there is what both have in common. system, tools and documents stand before a prompt as in
+///   chat; text without a chat template has no place for them.
 /// - unpaired: prompt and completion likewise, or messages that end with the answer, or instruction and output; label
 ///   (or kto_tag): true or false. Values: 1 or 0, and the ids that max_length took.
 /// - labeled: text (with `chat_template` set, one user turn), messages or input_ids, label: a number or a list of them.
-/// - prompts: prompt: text, messages or prompt_ids. Nothing is trained: answers come while the run goes on.
+/// - prompts: prompt: text, messages or prompt_ids, with system, tools and documents as in preference. Nothing is
+///   trained: answers come while the run goes on.
 /// - rollouts: prompt_ids, completion_ids, reward (or score; null: none), optional old_logprobs and truncated. Values:
 ///   the reward (nan: none), truncated (1, 0, -1: not said), the old log-probabilities.
 /// Everything but the prompt is trained, with train_on_prompt all. Where options.format is automatic, records of

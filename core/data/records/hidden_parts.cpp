@@ -53,8 +53,8 @@ bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, con
   return !hidden.empty();
 }
 
-bool leave_out_hidden(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
-                      const std::string& text) {
+bool has_parts_without_place(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
+                             const std::string& text) {
   std::vector<std::string> hidden;
   if (!conversation.tools.empty()) hidden.push_back(name_of({HiddenPart::Kind::tools, 0}, conversation));
   if (!conversation.documents.empty()) hidden.push_back(name_of({HiddenPart::Kind::documents, 0}, conversation));

@@ -12,10 +12,10 @@ namespace nibble {
 bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, const Encoder& encoder,
                        Conversation& conversation);
 
-/// The same for a record whose text, without a chat template, shows no tools, documents, reasoning and system message;
-/// `conversation` has what it should not lose of them. `text`: what it is, for people.
-bool leave_out_hidden(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
-                      const std::string& text);
+/// Whether `conversation` has such parts, and refuses them in the same way, where a record becomes text without a chat
+/// template: tools, documents, reasoning and a system message, for which that has no place. text: "Alpaca's prompt".
+bool has_parts_without_place(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
+                             const std::string& text);
 
 /// For a conversation where the encoder has no chat template, or none because it has no tokenizer.
 [[noreturn]] void fail_without_template(const JsonRecord& record, const Encoder& encoder);

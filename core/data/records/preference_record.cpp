@@ -16,6 +16,7 @@ namespace {
 
 // Answers to one prompt, where the record has one beside them.
 struct Answers {
+  Conversation beside;  // tools, documents and the system message, where the prompt does not have it
   std::optional<TextOrMessages> prompt;
   std::vector<TextOrMessages> all;
 };
@@ -36,6 +37,7 @@ TextOrMessages read_part(const JsonRecord& record, const std::string& name) {
 // the answer, or an instruction. Where names is one field, its answer may be the last message, or Alpaca's output, too.
 Answers read_answers(const JsonRecord& record, const std::vector<std::string>& names, const DataOptions& options) {
   Answers answers;
+  answers.beside = start_conversation(record);
   const bool has_prompt = record.has("prompt"), has_instruction = record.has("instruction");
   const bool has_messages = record.has("messages") || record.has("conversations");
   const bool needs_answer = names.size() == 1 && !has_prompt && !record.has(names[0]);
@@ -45,7 +47,7 @@ Answers read_answers(const JsonRecord& record, const std::vector<std::string>& n
     if (prompt.messages.size() < 2 || answer.messages[0].role != "assistant")
       record.fail("has no prompt and answer in its messages", "let the answer be the last one, behind a question");
     prompt.messages.pop_back();
-    return {std::move(prompt), {std::move(answer)}};
+    return {read_conversation_settings(record), std::move(prompt), {std::move(answer)}};
   }
   for (const std::string& name : names) {
     answers.all.push_back(read_part(record, needs_answer && has_instruction ? "output" : name));
@@ -58,11 +60,13 @@ Answers read_answers(const JsonRecord& record, const std::vector<std::string>& n
   } else if (std::ranges::any_of(answers.all, is_whole)) {
     return answers;
   } else if (has_messages) {
+    answers.beside.messages.clear();
     answers.prompt = TextOrMessages{{}, read_conversation(record).messages, true};
     if (answers.prompt->messages.back().role == "assistant")
       record.fail("has an answer at the end of its messages, which are the prompt of \"" + names[0] + "\"",
                   "end them with the question, or give a \"prompt\"");
   } else if (has_instruction) {
+    answers.beside.messages.clear();
     answers.prompt = read_alpaca_prompt(
         record, !options.chat_template.empty() || std::ranges::any_of(answers.all, &TextOrMessages::is_chat));
   } else if (record.has("question")) {
@@ -120,10 +124,12 @@ RenderedRecord render_pair(const TextOrMessages& prompt, const TextOrMessages& a
   return rendered;
 }
 
-Conversation join(Conversation settings, const TextOrMessages& prompt, const TextOrMessages& answer) {
-  settings.messages = prompt.messages;
-  settings.messages.insert(settings.messages.end(), answer.messages.begin(), answer.messages.end());
-  return settings;
+// `beside` with its system message first, unless the prompt begins with the same one.
+Conversation join(Conversation beside, const TextOrMessages& prompt) {
+  if (!beside.messages.empty() && !prompt.messages.empty() && same(beside.messages[0], prompt.messages[0]))
+    beside.messages.clear();
+  beside.messages.insert(beside.messages.end(), prompt.messages.begin(), prompt.messages.end());
+  return beside;
 }
 
 // What the template writes is all there is, BOS and EOS too.
@@ -184,6 +190,11 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     bool chat = !options.chat_template.empty() || (prompt && prompt->is_chat);
     for (const TextOrMessages& part : parts) chat = chat || part.is_chat;
     if (!prompt && parts.size() == 1) record.text("prompt");  // is missing
+    // Before a template makes turns of texts.
+    if (prompt && !prompt->is_chat) {
+      question = std::ranges::any_of(
+          parts, [&](const TextOrMessages& part) { return !part.is_chat && begins_with_question(*prompt, part); });
+    }
     if (chat) {
       const auto is_text = [](const TextOrMessages& part) { return !part.is_chat; };
       if (!prompt && std::ranges::any_of(parts, is_text)) {
@@ -203,17 +214,23 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
       TextOrMessages twin = parts.back();  // of a lone answer all but its last message is the prompt
       prompt = take_common(parts.front(), parts.size() == 1 ? twin : parts.back());
     }
-    question =
-        std::ranges::any_of(parts, [&](const TextOrMessages& part) { return begins_with_question(*prompt, part); });
-    const Conversation settings = read_conversation_settings(record);
+    question = question || std::ranges::any_of(
+                               parts, [&](const TextOrMessages& part) { return begins_with_question(*prompt, part); });
+    if (!chat) {
+      const bool is_alpaca = !record.has("prompt") && record.has("instruction");
+      hidden = has_parts_without_place(record, options, given.beside,
+                                       is_alpaca ? "Alpaca's prompt" : "a text without a chat template");
+    }
+    const Conversation asked = join(given.beside, *prompt);
     for (const TextOrMessages& part : parts) {
       samples.push_back(render_pair(*prompt, part));
       if (!chat) continue;
-      Conversation shown = join(settings, *prompt, part);
+      Conversation shown = asked;
+      shown.messages.insert(shown.messages.end(), part.messages.begin(), part.messages.end());
       hidden = take_hidden_parts(record, options, encoder, shown) || hidden;
       samples.back() = {};
       samples.back().text = render_messages(record, shown, false, encoder);
-      shown.messages.resize(prompt->messages.size());
+      shown.messages.resize(asked.messages.size());
       if (samples.size() == 1) samples.front().prompt = render_messages(record, std::move(shown), true, encoder);
     }
     if (!chat) samples.front().prompt = prompt->text;
@@ -303,9 +320,12 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
   TextOrMessages prompt = read_part(record, "prompt");
   rendered.add_bos = !prompt.is_chat && options.chat_template.empty();
   rendered.text = prompt.text;
-  if (!rendered.add_bos) {
+  if (rendered.add_bos) {
+    rendered.hidden_parts =
+        has_parts_without_place(record, options, start_conversation(record), "a text without a chat template");
+  } else {
     make_chat(prompt, "user");
-    Conversation conversation = join(read_conversation_settings(record), prompt, {});
+    Conversation conversation = join(start_conversation(record), prompt);
     rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
     rendered.text = render_messages(record, std::move(conversation), true, encoder);
   }
@@ -325,8 +345,10 @@ RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& optio
   RenderedRecord rendered = join_ids(prompt, answer);
   const std::string name = record.has("reward") ? "reward" : "score";
   const Json* reward = record.find(name);
-  const auto names = [&](const char* field) { return record.object().contains(record.file_name(field)); };
-  if (options.needs_reward && !names("reward") && !names("score")) {
+  const auto has_field = [&](const char* field) {  // null or not
+    return record.object().contains(record.file_name(field));
+  };
+  if (options.needs_reward && !has_field("reward") && !has_field("score")) {
     record.fail("has no \"reward\"", "give a number, or null where nothing can be said");
   }
   const bool says = reward != nullptr && !reward->is_null();

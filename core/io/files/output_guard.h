@@ -24,7 +24,7 @@ bool begins_with_mark(const std::filesystem::path& file, std::string_view mark);
 void require_replaceable_file(const std::filesystem::path& file, Replace replace, std::string_view mark,
                               const std::string& kind);
 
-/// Whether the content of a file is of nibble, as far as it shows.
+/// Whether the content of a file is of nibble, as far as it shows. May throw Error for no.
 using IsOwn = std::function<bool(const std::filesystem::path& file)>;
 /// Of files that begin with `mark`.
 IsOwn begins_with(std::string mark);

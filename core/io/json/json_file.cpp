@@ -178,6 +178,15 @@ nlohmann::json read_json_file(const std::filesystem::path& path, const JsonLimit
   return parse_json(read_text_file(path, limits.max_bytes), path.string(), limits);
 }
 
+bool holds_json_object(const std::filesystem::path& path, const std::string& key) {
+  try {
+    const nlohmann::json value = read_json_file(path);
+    return value.is_object() && (key.empty() || value.contains(key));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 void write_json_file(const std::filesystem::path& path, const nlohmann::json& value) {
   write_file_atomically(path, value.dump(2, ' ', true) + "\n");
 }

@@ -33,6 +33,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& place, const
 /// Reads and parses a file.
 nlohmann::json read_json_file(const std::filesystem::path& path, const JsonLimits& limits = {});
 
+/// Whether a file holds a JSON object, with a field `key` where one is named; false where it cannot be read, too.
+bool holds_json_object(const std::filesystem::path& path, const std::string& key = "");
+
 /// As Python's json.dumps(value, indent=2, sort_keys=True) + "\n" writes it, atomically; what Hugging Face does with
 /// config.json.
 void write_json_file(const std::filesystem::path& path, const nlohmann::json& value);

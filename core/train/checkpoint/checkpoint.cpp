@@ -328,15 +328,10 @@ std::vector<int64_t> checkpoint_steps(const fs::path& directory) {
 
 bool is_checkpoint(const fs::path& path) {
   if (!fs::is_directory(path)) return false;
-  const auto has = [&](const char* name, const char* key) {
-    try {
-      const json value = read_json_file(path / name);
-      return value.is_object() && value.contains(key);
-    } catch (const Error&) {
-      return false;
-    }
-  };
-  if (fs::is_empty(path) || has(kManifest, "files") || has(kState, "settings")) return true;
+  if (fs::is_empty(path) || holds_json_object(path / kManifest, "files") ||
+      holds_json_object(path / kState, "settings")) {
+    return true;
+  }
   return std::ranges::any_of(list_directory(path), [](const fs::directory_entry& entry) {
     const std::string name = entry.path().filename();
     return (name.starts_with("trainable-") || name.starts_with("optimizer-")) && name.ends_with(".safetensors");

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <string>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -20,7 +20,6 @@ namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kRecipe = "recipe.json";
-constexpr const char* kFiles[] = {kMetrics, "samples.jsonl", "run.json", "report.html", "diagnostic.json"};  // others
 constexpr const char* kResults[] = {"adapter", "model", "value_adapter", "value_model"};
 
 // {"step":1,"NEXT":... and more, or the part of it that a killed process wrote.
@@ -40,14 +39,17 @@ bool begins_with_step(const fs::path& file, std::string_view next) {
   return agrees(text, ",\"" + std::string(next) + "\":");
 }
 
-bool is_object(const fs::path& file, const char* key = nullptr) {
-  try {
-    const nlohmann::json value = read_json_file(file);
-    return value.is_object() && (key == nullptr || value.contains(key));
-  } catch (const Error&) {
-    return false;
-  }
-}
+struct FileOfRun {
+  const char* name;
+  bool (*is_own)(const fs::path& file);  // of regular files
+};
+// But for recipe.json, in which nothing says whose it is.
+constexpr FileOfRun kFiles[] = {
+    {kMetrics, [](const fs::path& file) { return begins_with_step(file, "split"); }},
+    {"samples.jsonl", [](const fs::path& file) { return begins_with_step(file, "prompt"); }},
+    {"run.json", [](const fs::path& file) { return holds_json_object(file, "nibble"); }},
+    {"report.html", [](const fs::path& file) { return begins_with_mark(file, kPageMark); }},
+    {"diagnostic.json", [](const fs::path& file) { return holds_json_object(file, "bad_steps"); }}};
 
 // "step-12.jsonl" of prefix "step-" and suffix ".jsonl".
 bool is_numbered(std::string_view name, std::string_view prefix, std::string_view suffix) {
@@ -78,18 +80,15 @@ std::vector<fs::path> names_of_run(const fs::path& directory) {
 bool is_own(const fs::path& path) {
   const std::string name = path.filename();
   if (std::ranges::find(kResults, name) != std::end(kResults)) return why_not_own(path).empty();
-  if (!fs::is_regular_file(path)) return false;
-  if (name == kMetrics) return begins_with_step(path, "split");
-  if (name == "samples.jsonl") return begins_with_step(path, "prompt");
-  if (name == "run.json") return is_object(path, "nibble");
-  if (name == "diagnostic.json") return is_object(path, "bad_steps");
-  return name == "report.html" && begins_with_mark(path, kPageMark);
+  const auto* const file = std::ranges::find(kFiles, name, &FileOfRun::name);
+  return file != std::end(kFiles) && fs::is_regular_file(path) && file->is_own(path);
 }
 
-// Where nothing says more than an empty metrics.jsonl: a run makes tensorboard/ before it writes its recipe.
+// Beside a checkpoint or a metrics.jsonl with lines. Beside an empty one, as a run that was killed before its first
+// step leaves it, it is the user's unless there are events: a run writes them before its recipe.
 bool is_own_recipe(const fs::path& file, const Contents& contents) {
   const fs::path directory = file.parent_path();
-  return fs::is_regular_file(file) && is_object(file) &&
+  return fs::is_regular_file(file) && holds_json_object(file) &&
          (!contents.checkpoints.empty() || (contents.metrics && (!fs::is_empty(directory / kMetrics) ||
                                                                  !names_of_run(directory / "tensorboard").empty())));
 }
@@ -124,8 +123,8 @@ void require_own(const fs::path& directory, const Contents& contents, bool force
     }
   }
   if (force) return;
-  for (const char* name : kFiles) {
-    if (fs::exists(directory / name) && !is_own(directory / name)) refuse_name(directory, name);
+  for (const FileOfRun& file : kFiles) {
+    if (fs::exists(directory / file.name) && !is_own(directory / file.name)) refuse_name(directory, file.name);
   }
   const fs::path recipe = directory / kRecipe;
   if (fs::exists(recipe) && !is_own_recipe(recipe, contents)) refuse_name(directory, kRecipe);
@@ -143,7 +142,7 @@ void remove_own(const fs::path& directory) {
   };
   // Killed between two of these, what is left must still look like a run.
   std::vector<fs::path> paths = run_contents(directory);
-  paths.insert(paths.begin(), directory / "report.html");
+  paths.insert(paths.begin(), {directory / "report.html", directory / "diagnostic.json"});
   for (const fs::path& path : paths) {
     if (is_own(path) || (path.filename() == kRecipe && is_own_recipe(path, contents))) remove(path);
     const std::vector<fs::path> names = names_of_run(path);

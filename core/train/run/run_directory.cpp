@@ -201,8 +201,9 @@ void clear_for(const RunOptions& options, const std::optional<FoundCheckpoint>& 
   const fs::path checkpoints = options.dir / "checkpoints";
   if (!start || !within(start->path, checkpoints)) {
     if (look(options.dir).has_run()) remove_own(options.dir);
-    // One of others, whose lines would count as this run's.
-    if (options.force) remove_tree(options.dir / "metrics.jsonl");
+    // One of others, whose lines would count as this run's. A directory of that name is nobody's log.
+    const fs::path metrics = options.dir / "metrics.jsonl";
+    if (options.force && !fs::is_directory(metrics)) remove_tree(metrics);
     return;
   }
   if (options.resume == "auto") return;  // later ones are damaged: they are replaced when the run comes there

@@ -55,7 +55,7 @@ class Converter {
   std::string objective() const { return std::string(objective_type_name(objective_)); }
   bool turns_dropout_off() const;
   bool packs() const;
-  std::string key_of(const std::string& key) const { return detail::key_for_tool(key, objective_); }
+  std::string key_of(const std::string& key) const { return detail::recipe_key(key, objective_); }
   /// Sets our key, unless its row of the table refuses the value.
   void set(const std::string& theirs, const std::string& ours, const Json& value);
   void convert_adapter();

@@ -136,7 +136,7 @@ std::string objective_key(std::string key, ObjectiveType type) {
   return ours == "objective.reference" && (type == dpo || type == kto) ? ours : "";
 }
 
-std::string key_for_tool(const std::string& key, ObjectiveType type) {
+std::string recipe_key(const std::string& key, ObjectiveType type) {
   if (std::string ours = objective_key(key, type); !ours.empty()) return ours;
   for (const auto& [name, same] : kSameMeaning) {
     if (name == key) return std::string(same);

@@ -22,7 +22,7 @@ ObjectiveType foreign_objective(const Json& theirs, Tool tool, const std::string
 /// ("objective.beta" for "pref_beta" or "trl.beta"); empty where there is none.
 std::string objective_key(std::string key, ObjectiveType type);
 
-/// The key of any section; empty where there is none.
-std::string key_for_tool(const std::string& key, ObjectiveType type);
+/// The recipe key of any section that `key` of any of the tools is for such an objective; empty where there is none.
+std::string recipe_key(const std::string& key, ObjectiveType type);
 
 }  // namespace nibble::detail

@@ -302,10 +302,14 @@ TEST(MappedWeights, AreNotMappedBeforeTheyAreUsed) {
   Rank rank;
   const TemporaryDirectory directory;
   Decoder decoder = load_mapped(directory, rank);
-  decoder.visit([](Parameter& parameter) {
-    if (parameter.value.rank() != 2) return;
-    EXPECT_EQ(mapped_pages(parameter.value).value_or(0), 0) << parameter.name;
+  int64_t matrices = 0;
+  decoder.visit([&](Parameter& parameter) {
+    const std::optional<int64_t> pages = mapped_pages(parameter.value);
+    if (parameter.value.rank() != 2 || !pages) return;
+    EXPECT_EQ(*pages, 0) << parameter.name;
+    ++matrices;
   });
+  if (matrices == 0) GTEST_SKIP() << "/proc/self/pagemap cannot be read";
 }
 
 TEST(MappedWeights, AreLeftBetweenPassesOfRecomputedLayers) {

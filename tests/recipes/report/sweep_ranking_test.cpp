@@ -43,6 +43,13 @@ TEST(SweepRanking, RoutersLossIsPartOfTheTrainingLossAlone) {
   EXPECT_EQ(sweep_measure(recipe, axes), SweepMeasure::loss);
 }
 
+TEST(SweepRanking, MeasuresHaveTheNamesOfTheJson) {
+  EXPECT_EQ(sweep_measure_name(SweepMeasure::loss), "loss");
+  EXPECT_EQ(sweep_measure_name(SweepMeasure::preference), "accuracy");
+  EXPECT_EQ(sweep_measure_name(SweepMeasure::reward), "reward");
+  EXPECT_EQ(sweep_measure_name(SweepMeasure::none), "");
+}
+
 // Margins are beta times what the policy has moved; the loss falls with beta alone.
 TEST(SweepRanking, BetaDoesNotMakeARunBetter) {
   RunSummary low, high;

@@ -256,6 +256,52 @@ TEST(HiddenParts, OfEveryFormatWithMessagesAreRefusedOrLeftOutAndCounted) {
   }
 }
 
+// Beside a prompt of every kind; where the prompt has it already it is there once.
+TEST(HiddenParts, SystemMessagesStandBeforeThePrompt) {
+  const std::string system = R"("system": "s", )", texts = R"("chosen": "a", "rejected": "b"})";
+  const std::string ask = R"([{"role": "user", "content": "q"}])";
+  const std::string whole = R"([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}])";
+  DataOptions options;
+  options.chat_template = "chatml";
+  for (const std::string& prompt : {std::string("\"q\""), ask, whole}) {
+    const std::string fields = "{" + system + "\"prompt\": " + prompt;
+    EXPECT_THAT(samples_of(fields + ", " + texts, DataFormat::preference, options),
+                ElementsAre("______a!\n", "______b!\n"))
+        << prompt;
+    EXPECT_THAT(samples_of(fields + R"(, "completion": "a", "label": true})", DataFormat::unpaired, options),
+                ElementsAre("______a!\n"))
+        << prompt;
+    EXPECT_THAT(samples_of(fields + "}", DataFormat::prompts, options), ElementsAre("______")) << prompt;
+  }
+}
+
+TEST(HiddenParts, OfTextsWithoutATemplateAreRefusedOrLeftOutAndCounted) {
+  const std::pair<std::string, std::string> parts[] = {{R"("system": "s")", "a system prompt"},
+                                                       {R"("tools": [{"name": "f"}])", "a list of tools"},
+                                                       {R"("documents": [{"text": "d"}])", "documents"}};
+  const std::pair<DataFormat, std::string> records[] = {
+      {DataFormat::preference, R"("prompt": "q", "chosen": "a", "rejected": "b")"},
+      {DataFormat::preference, R"("chosen": "q a", "rejected": "q b")"},
+      {DataFormat::unpaired, R"("prompt": "q", "completion": "a", "label": true)"},
+      {DataFormat::prompts, R"("prompt": "q")"}};
+  for (const auto& [format, fields] : records) {
+    for (const auto& [part, name] : parts) {
+      Files files;
+      DataOptions options;
+      options.format = format;
+      const std::string path = files.write("d.jsonl", "{" + part + ", " + fields + "}");
+      EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
+                  HasSubstr(":1:1: has " + name + ", which a text without a chat template does not show; "))
+          << fields;
+      options.hidden_parts = HiddenParts::drop;
+      EXPECT_EQ(load(path, options).report().hidden_parts, 1) << fields;
+    }
+  }
+  DataOptions options;
+  const std::string alpaca = R"({"system": "s", "instruction": "i", "chosen": "a", "rejected": "b"})";
+  EXPECT_EQ(samples_of(alpaca, DataFormat::preference, options).size(), 2u) << "Alpaca's prompt has a place for it";
+}
+
 TEST(Unpaired, AnswersHaveTheirVerdict) {
   Files files;
   DataOptions options;
@@ -380,6 +426,9 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   const DatasetReport asked = load(more, options, chat_encoder()).report();
   EXPECT_EQ(asked.trained_questions, 2);
   EXPECT_TRUE(warned(asked, "2 records have an answer that begins with what was asked"));
+  options.chat_template = "chatml";
+  EXPECT_EQ(load(more, options, chat_encoder()).report().trained_questions, 2) << "of texts that become turns too";
+  options.chat_template.clear();
   options.format = DataFormat::unpaired;
   const std::string verdicts = files.write("verdicts.jsonl", R"({"prompt": "p", "completion": "a", "label": false})");
   EXPECT_TRUE(warned(load(verdicts, options).report(), "all answers are labelled as bad"));

@@ -27,6 +27,19 @@ TEST(Json, ErrorsNameLineAndColumn) {
   EXPECT_THAT(refusal("{\"a\": \"\xff\"}"), StartsWith("r.json:1:"));
 }
 
+TEST(Json, ObjectsAreKnownByAField) {
+  const TemporaryDirectory directory;
+  const auto holds = [&](const std::string& text, const std::string& key) {
+    test::write_bytes(directory / "a.json", text);
+    return holds_json_object(directory / "a.json", key);
+  };
+  EXPECT_TRUE(holds("{}", ""));
+  EXPECT_TRUE(holds(R"({"a": null})", "a"));
+  EXPECT_FALSE(holds(R"({"a": null})", "b"));
+  for (const char* text : {"[\"a\"]", "a", ""}) EXPECT_FALSE(holds(text, "")) << text;
+  EXPECT_FALSE(holds_json_object(directory / "none.json"));
+}
+
 TEST(Json, DepthAndSizeAreLimited) {
   EXPECT_THAT(refusal(std::string(1000000, '[')), HasSubstr("nested deeper than 64 levels"));
   JsonLimits small;

@@ -112,12 +112,13 @@ TEST_F(RunDirectory, ForceOverwritesFilesOfOthersThatTheRunWritesAndNoMore) {
 TEST_F(RunDirectory, StartingAfreshRemovesWhatIsOfTheRunAndNothingElse) {
   begin(2);
   const char* const own[] = {"adapter/weights",       "value_model/weights", "samples.jsonl", "run.json",
-                             "rollouts/step-1.jsonl", "profile/rank-0.json", "report.html"};
+                             "rollouts/step-1.jsonl", "profile/rank-0.json", "report.html",   "diagnostic.json"};
   for (const char* result : {"adapter", "value_model"}) put(std::string(result) + "/.nibble.files", "weights\n");
   for (const char* name : own) put(name, "{}");
   put("samples.jsonl", "{\"step\":1,\"prompt\":\"\"}\n");
   put("run.json", "{\"nibble\":\"0.1.0\"}");
   put("report.html", std::string(kPageMark));
+  put("diagnostic.json", "{\"bad_steps\":[]}");
   const char* const others[] = {"checkpoints/epoch=3.ckpt", "checkpoints/.tmp-x/mine", "checkpoints/step-x/mine",
                                 "tensorboard/notes",        "rollouts/thesis",         "rollouts/step-1.jsonl.bak",
                                 "profile/me.txt",           "tokenizer/thesis",        "thesis.tex"};
@@ -128,6 +129,13 @@ TEST_F(RunDirectory, StartingAfreshRemovesWhatIsOfTheRunAndNothingElse) {
   for (const char* name : others) EXPECT_EQ(text_of(name), kThesis) << name;
   EXPECT_TRUE(checkpoint_steps(at("checkpoints")).empty());
   EXPECT_EQ(std::distance(fs::directory_iterator(at("tensorboard")), fs::directory_iterator()), 2) << "and notes";
+}
+
+TEST_F(RunDirectory, ForceTakesNoDirectoryForALog) {
+  put("metrics.jsonl/thesis");
+  options.force = true;
+  EXPECT_THROW(begin(), IoError);
+  EXPECT_EQ(text_of("metrics.jsonl/thesis"), kThesis);
 }
 
 TEST_F(RunDirectory, ResultsOfOthersAreKeptWithForceToo) {
