@@ -9,6 +9,7 @@
 #include <array>
 #include <sstream>
 
+#include "nibble/core/train/telemetry/metrics.h"
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -79,6 +80,30 @@ TEST(Terminal, WhatFollowsABreakIsIndentedAndACommandToCopyStaysWhole) {
   EXPECT_NE(help.find("\nExample: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine\n"),
             std::string::npos)
       << help;
+}
+
+TEST(Terminal, WhereRecipesDifferIsAListOfRunsWhereTheTableIsTooWide) {
+  const test::TemporaryDirectory directory;
+  std::string words = "compare";
+  for (const std::string name : {"first", "second", "third"}) {
+    create_directory(directory / name);
+    const StepReport step = {.step = 1, .loss = 2, .label_tokens = 10, .tokens = 20, .seconds = 0.2};
+    test::write_bytes(directory / name / "metrics.jsonl", metrics_line(step) + "\n");
+    const std::string recipe = name == "second"
+                                   ? R"({"data": {"train": "other.jsonl"}, "model": {"path": "m"}})"
+                                   : R"({"data": {"train": "the-records-that-two-of-the-runs-use.jsonl"}})";
+    test::write_bytes(directory / name / "recipe.json", recipe);
+    words += " " + (directory / name).string();
+  }
+  const std::string text = on_terminal(words);
+  EXPECT_NE(
+      text.find(
+          "\nWhere the recipes differ:\n"
+          "data.train\n  \"the-records-that-two-of-the-runs-use.jsonl\": first, third\n  \"other.jsonl\": second\n"
+          "model.path\n  not set: first, third\n  \"m\": second\n"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(in_a_pipe(words).find("\nfirst   \"the-records-that-two-of-the-runs-use.jsonl\"  \n"), std::string::npos);
 }
 
 using AnswersOnATerminal = test::SmallModel;
