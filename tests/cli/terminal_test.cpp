@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "nibble/core/train/telemetry/metrics.h"
@@ -104,6 +106,45 @@ TEST(Terminal, WhereRecipesDifferIsAListOfRunsWhereTheTableIsTooWide) {
       std::string::npos)
       << text;
   EXPECT_NE(in_a_pipe(words).find("\nfirst   \"the-records-that-two-of-the-runs-use.jsonl\"  \n"), std::string::npos);
+}
+
+using RanksOnATerminal = test::SmallModel;
+
+TEST_F(RanksOnATerminal, TheirStepsAreOneLineThatIsRenewed) {
+  std::string records;
+  for (int i = 0; i < 8; ++i) records += "{\"prompt\": \"What?\", \"completion\": \" It is this.\"}\n";
+  test::write_bytes(root_ / "d.jsonl", records);
+  test::write_bytes(root_ / "r.yaml", "model: {path: " + (root_ / "hub/models--me--small/snapshots/abc").string() +
+                                          "}\nadapter: {r: 2}\ndata: {train: " + (root_ / "d.jsonl").string() +
+                                          ", pack: false}\ntrain: {steps: 2, microbatch_size: 1, accumulate: 2}\n"
+                                          "output: {dir: " +
+                                          (root_ / "run").string() + "}\n");
+  const std::string text = on_terminal("launch -n 2 --threads 1 -- train " + (root_ / "r.yaml").string());
+  for (const std::string step : {"step 1/2  loss ", "step 2/2  loss "}) {
+    const size_t begin = text.find(step), end = text.find("\x1b[K", begin);
+    ASSERT_NE(begin, std::string::npos) << text;
+    ASSERT_NE(end, std::string::npos) << text;
+    EXPECT_EQ(text.substr(begin, end - begin).find('\n'), std::string::npos) << text;
+    EXPECT_LT(end - begin, kColumns) << text;
+  }
+}
+
+// With an mpirun that says what ranks may say.
+TEST(Terminal, LaunchSaysBelowALineThatIsRenewedWhatOthersSay) {
+  const test::TemporaryDirectory directory;
+  for (const char* name : {"mpirun", "mpiexec.hydra"}) {
+    test::write_bytes(directory / name,
+                      "#!/bin/sh\n"
+                      "printf 'step 1/2\\rstep 2/2\\rrank 1 is slow\\n\\nsaved\\nexport 0/4\\r\\rdone\\n' >&2\n");
+    permissions(directory / name, std::filesystem::perms::owner_all);
+  }
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (directory.path().string() + ":" + path).c_str(), 1);
+  const std::string text = on_terminal("launch -n 2 --threads 1 -- train r.json");
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_NE(text.find("step 1/2\x1b[Kstep 2/2\x1b[K\nrank 1 is slow\nsaved\nexport 0/4\x1b[K\x1b[Kdone\n"),
+            std::string::npos)
+      << text;
 }
 
 using AnswersOnATerminal = test::SmallModel;
