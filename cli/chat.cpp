@@ -37,6 +37,7 @@ constexpr const char* kHelp =
     "/reset           forget the conversation\n"
     "/system TEXT     forget the conversation and start with this system message\n"
     "/quit            end (an empty line, exit, quit or Ctrl-D as well)\n"
+    "A pasted text of several lines is one message, which Enter sends.\n"
     "Ctrl-C ends the answer that is written.\n";
 
 volatile sig_atomic_t end_answer = 0;  // a signal handler has no other way

@@ -23,6 +23,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/printing/wrap.h"
 #include "nibble/cli/processes/around_mpirun.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
@@ -100,7 +101,10 @@ bool is_rule(const std::string& line) {
 class LauncherTalk {
  public:
   void line(const std::string& text) {
-    if (is_rule(text)) {
+    if (text.empty() && !inside_ && (renews_ || left_)) {  // its rank leaves the line that it renewed
+      leave();
+      left_ = false;
+    } else if (is_rule(text)) {
       if (inside_) end_block();
       inside_ = !inside_;
     } else if (inside_) {
@@ -116,18 +120,25 @@ class LauncherTalk {
       }
       if (!wrong) say_unasked();
       // Ranks that fail alike may all come to say so before the first one's abort ends the others.
-      if (!wrong || errors_.insert(text).second) say(stderr, text);
+      if (!wrong || errors_.insert(text).second) show(text);
     }
+  }
+  /// A line of one rank that its next one takes the place of; empty: it is taken away.
+  void renewed(const std::string& text) {
+    std::fprintf(stderr, "\r%s\x1b[K", visible_text(text).substr(0, terminal_columns(stderr) - 1).c_str());
+    renews_ = !text.empty();
+    left_ = false;
   }
   /// Whether a rank has said why the job ends.
   bool failed() const { return aborted_ || !errors_.empty(); }
   /// Whether a rank has said that it stops, as it was asked.
   bool stopped() const { return stopped_; }
   void finish() {
+    leave();
     if (inside_) end_block();
     if (failed() || !lost_.empty()) return;
     say_unasked();
-    for (const std::string& text : log_) say(stderr, text);
+    for (const std::string& text : log_) show(text);
   }
   /// "rank 2 on host alpha was ended by signal 9", as far as mpirun tells it, if that is what happened.
   const std::string& lost() const { return lost_; }
@@ -162,16 +173,32 @@ class LauncherTalk {
     } else if (block_.find("MPI_ABORT was invoked") == std::string::npos &&
                block_.find("non-zero exit code") == std::string::npos &&
                block_.find("non-zero status") == std::string::npos) {
+      leave();
       std::fputs(visible_text(block_, Lines::many).c_str(), stderr);
     }
     block_.clear();
   }
 
   void say_unasked() {
-    if (!unasked_.empty()) say(stderr, std::exchange(unasked_, ""));
+    if (!unasked_.empty()) show(std::exchange(unasked_, ""));
+  }
+
+  void show(const std::string& text) {
+    leave();
+    say(stderr, text);
+  }
+
+  // Goes on below a line that would be renewed.
+  void leave() {
+    if (!renews_) return;
+    std::fputs("\n", stderr);
+    renews_ = false;
+    left_ = true;
   }
 
   bool inside_ = false, aborted_ = false, stopped_ = false;
+  bool renews_ = false;           // the cursor is behind a line that is renewed
+  bool left_ = false;             // such a line was left, and its rank does not know
   std::string unasked_;           // what a rank has said of a stop that nobody asked this process for
   std::set<std::string> errors_;  // lines
   std::vector<std::string> log_;  // lines
@@ -210,6 +237,7 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, RanksAreHea
   Patience patience;
   RanksHere ranks(launcher.id());
   Messenger messenger(launcher, everywhere);
+  const char* const ends = offered_columns() > 0 ? "\r\n" : "\n";
   bool lingered = false;
   for (;;) {
     messenger.look();
@@ -229,8 +257,8 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, RanksAreHea
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     pending.append(buffer, static_cast<size_t>(got));
-    for (size_t end; (end = pending.find('\n')) != std::string::npos; pending.erase(0, end + 1)) {
-      talk.line(pending.substr(0, end));
+    for (size_t end; (end = pending.find_first_of(ends)) != std::string::npos; pending.erase(0, end + 1)) {
+      pending[end] == '\r' ? talk.renewed(pending.substr(0, end)) : talk.line(pending.substr(0, end));
     }
   }
   if (!pending.empty()) talk.line(pending);
@@ -278,6 +306,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   // mpiexec.hydra says on its standard output which rank was lost.
   const int out = words.front() == "mpiexec.hydra" ? pipe_ends[1] : -1;
   RanksAreHeard heard;
+  offer_terminal(terminal_columns(stderr));
   ChildProcess launcher(words, {-1, out, pipe_ends[1]}, std::string("install openmpi-bin, or ") + kCheckPath);
   close(pipe_ends[1]);
   LauncherTalk talk;

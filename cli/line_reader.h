@@ -5,7 +5,7 @@
 namespace nibble::cli {
 
 /// Lines that somebody types, or that standard input has. On a terminal a line is edited as in a shell (arrows, Ctrl-A,
-/// Ctrl-R), and earlier ones come back; the prompt is written to standard error.
+/// Ctrl-R), earlier ones come back, and a pasted text of several lines is one; the prompt is written to standard error.
 class LineReader {
  public:
   explicit LineReader(const char* prompt);
@@ -14,7 +14,7 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   bool on_a_terminal() const { return terminal_ != nullptr; }
-  /// The next line without its end; false where there are no more.
+  /// The next line without its end, in which a pasted text may have line breaks; false where there are no more.
   bool read(std::string& line);
 
  private:

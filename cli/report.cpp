@@ -1,9 +1,11 @@
 // nibble report and nibble compare: runs as pages to look at.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -77,6 +79,31 @@ void print_as_json(const std::vector<RunLog>& logs) {
   print_json({{"runs", runs}, {"recipe_differences", differences}});
 }
 
+// A line a key, or a run where these are more, whose line would be too long to read. Where a terminal is too narrow for
+// that table, each key's values with the runs that have them.
+void print_differences(const std::vector<std::vector<std::string>>& by_key) {
+  const std::vector<std::string>& runs = by_key.front();
+  std::vector<std::vector<std::string>> table = by_key;
+  if (by_key.size() < runs.size()) {
+    table.assign(runs.size(), {});
+    for (const std::vector<std::string>& row : by_key) {
+      for (size_t i = 0; i < row.size(); ++i) table[i].push_back(i == 0 && table[0].empty() ? "run" : row[i]);
+    }
+  }
+  std::printf("\nWhere the recipes differ:\n");
+  if (table_fits(table)) return print_table(table);
+  for (size_t key = 1; key < by_key.size(); ++key) {
+    std::vector<std::pair<std::string, std::string>> values;  // and their runs
+    for (size_t run = 1; run < runs.size(); ++run) {
+      const std::string value = by_key[key][run].empty() ? "not set" : by_key[key][run];
+      const auto known = std::ranges::find(values, value, [](const auto& one) { return one.first; });
+      known == values.end() ? void(values.emplace_back(value, runs[run])) : void(known->second += ", " + runs[run]);
+    }
+    say(stdout, by_key[key].front());
+    for (const auto& [value, names] : values) say(stdout, "  " + value + ": " + names);
+  }
+}
+
 void compare(const CompareFlags& flags) {
   std::vector<RunLog> logs;
   for (const std::string& run : flags.runs) {
@@ -93,14 +120,7 @@ void compare(const CompareFlags& flags) {
   if (flags.json) return print_as_json(logs);
   print_table(comparison_rows(logs));
   const std::vector<std::vector<std::string>> differences = difference_rows(logs);
-  if (differences.empty()) return;
-  std::printf("\nWhere the recipes differ:\n");
-  if (differences.size() >= differences.front().size()) return print_table(differences);
-  std::vector<std::vector<std::string>> by_run(differences.front().size());  // a line of many runs is too long to read
-  for (const std::vector<std::string>& row : differences) {
-    for (size_t i = 0; i < row.size(); ++i) by_run[i].push_back(i == 0 && by_run[0].empty() ? "run" : row[i]);
-  }
-  print_table(by_run);
+  if (!differences.empty()) print_differences(differences);
 }
 
 }  // namespace

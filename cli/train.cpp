@@ -91,6 +91,7 @@ void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSi
   RankContext rank{world, pool, threads_of(recipe, session), static_cast<uint64_t>(recipe.train.seed)};
   set_threads(rank.threads);
   ProgressPrinter printer(stderr);
+  printer.go_through_launch(offered_columns());
   Observer observer;
   observer.on_stall = [](const std::string& line) { say(stderr, line); };
   if (world.rank() == 0) {

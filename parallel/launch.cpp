@@ -116,12 +116,13 @@ size_t parse_bytes(const std::string& text) {
   const double number = std::strtod(text.c_str(), &end);
   std::string unit = end;
   for (char& c : unit) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  double factor = 0;
-  if (unit.empty() || unit == "b") factor = 1;
-  if (unit == "k" || unit == "kib" || unit == "kb") factor = 1024.0;
-  if (unit == "m" || unit == "mib" || unit == "mb") factor = 1024.0 * 1024;
-  if (unit == "g" || unit == "gib" || unit == "gb") factor = 1024.0 * 1024 * 1024;
-  if (unit == "t" || unit == "tib" || unit == "tb") factor = 1024.0 * 1024 * 1024 * 1024;
+  double factor = unit.empty() || unit == "b" ? 1 : 0, binary = 1, decimal = 1;
+  for (const std::string prefix : {"k", "m", "g", "t"}) {
+    binary *= 1024;
+    decimal *= 1000;
+    if (unit == prefix || unit == prefix + "ib") factor = binary;
+    if (unit == prefix + "b") factor = decimal;
+  }
   const double bytes = number * factor;
   if (end == text.c_str() || !std::isfinite(bytes) || bytes < 1 || bytes > 1e18) {
     throw UsageError(text + " is no amount of memory", "write it as 2GiB or 512MiB");

@@ -35,7 +35,8 @@ std::string kubernetes_job(const LaunchOptions& options);
 /// Words as one line for a shell.
 std::string shell_line(const std::vector<std::string>& words);
 
-/// "2GiB", "512MiB", "1.5G", "100000" -> bytes; throws UsageError. Units are powers of 1024.
+/// "2GiB", "512MB", "1.5G", "100000" -> bytes; throws UsageError. KB to TB are powers of 1000, KiB to TiB and K to T
+/// powers of 1024.
 size_t parse_bytes(const std::string& text);
 
 }  // namespace nibble

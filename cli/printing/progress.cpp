@@ -73,6 +73,11 @@ double ProgressPrinter::steady_clock() {
 
 ProgressPrinter::~ProgressPrinter() { leave_line(); }
 
+void ProgressPrinter::go_through_launch(size_t columns) {
+  terminal_ = terminal_ || columns > 0;
+  launch_columns_ = columns;
+}
+
 Observer ProgressPrinter::observer() {
   Observer observer;
   observer.on_start = [this](int64_t done, int64_t total) { start(done, total); };
@@ -131,16 +136,21 @@ bool ProgressPrinter::is_due(double shown) const {
 void ProgressPrinter::renew_line(const std::function<std::string(size_t)>& line) {
   last_shown_ = now_();
   if (!terminal_) return print_line(line(1000));
-  // Back to the start, what fits into the terminal (a wrapped line could not be renewed), the rest erased.
-  const size_t columns = terminal_columns(stream_) - 1;
-  std::fprintf(stream_, "\r%s\x1b[K", line(columns).substr(0, columns).c_str());
-  std::fflush(stream_);
+  // What fits into the terminal: a wrapped line could not be renewed.
+  const size_t columns = (launch_columns_ > 0 ? launch_columns_ : terminal_columns(stream_)) - 1;
+  put_renewed(line(columns).substr(0, columns));
   refreshing_ = true;
   counting_ = false;
 }
 
+// Back to the start, the text, the rest erased.
+void ProgressPrinter::put_renewed(const std::string& text) {
+  std::fprintf(stream_, launch_columns_ > 0 ? "%s\r" : "\r%s\x1b[K", text.c_str());
+  std::fflush(stream_);
+}
+
 void ProgressPrinter::leave_line() {
-  if (refreshing_) std::fputs(counting_ ? "\r\x1b[K" : "\n", stream_);
+  if (refreshing_) counting_ ? put_renewed("") : void(std::fputs("\n", stream_));
   refreshing_ = counting_ = false;
 }
 

@@ -25,6 +25,8 @@ class ProgressPrinter {
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
 
+  /// The stream goes through `nibble launch` to a terminal of so many columns (0: to none), see offer_terminal().
+  void go_through_launch(size_t columns);
   /// Calls into this object; it must outlive them.
   Observer observer();
   /// "WHAT 3/40  left 2m 00s", as often as other progress; "2m 00s more" where it is `within` something whose time left
@@ -42,12 +44,14 @@ class ProgressPrinter {
   bool is_due(double shown) const;
   /// A line that the next one renews on a terminal.
   void renew_line(const std::function<std::string(size_t columns)>& line);
+  void put_renewed(const std::string& text);
   /// Goes on below the line that would be renewed, or in the place of one that only counted.
   void leave_line();
   void print_line(const std::string& line);
 
   std::FILE* stream_;
   bool terminal_;
+  size_t launch_columns_ = 0;  // 0: the stream's own terminal
   double plain_seconds_;
   std::function<double()> now_;
   Progress progress_;

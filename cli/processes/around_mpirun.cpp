@@ -15,6 +15,7 @@ namespace nibble::cli {
 namespace {
 
 constexpr const char* kName = "NIBBLE_LAUNCH";
+constexpr const char* kColumns = "NIBBLE_LAUNCH_COLUMNS";
 constexpr size_t kLongest = 64 << 10;  // bytes of a line
 
 // In Linux's abstract namespace: no file that could be left behind.
@@ -60,6 +61,13 @@ void tell_launch(const std::string& line) {
   const Address launch(name);
   sendto(from, line.data(), std::min(line.size(), kLongest), MSG_NOSIGNAL, launch.address(), launch.size);
   close(from);
+}
+
+void offer_terminal(size_t columns) { setenv(kColumns, std::to_string(columns).c_str(), 1); }
+
+size_t offered_columns() {
+  const char* const columns = std::getenv(kColumns);
+  return columns ? std::strtoul(columns, nullptr, 10) : 0;
 }
 
 }  // namespace nibble::cli

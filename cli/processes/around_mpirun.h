@@ -1,6 +1,8 @@
 #pragma once
-// A way for what ranks say around mpirun: one that ends a job while another host is cut off may not pass it on.
+// A way for what ranks say around mpirun: one that ends a job while another host is cut off may not pass it on. And
+// what `nibble launch` tells them: mpirun hides its terminal.
 
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -26,5 +28,11 @@ class RanksAreHeard {
 
 /// From a rank to the `nibble launch` of its host, at once; nothing happens where none listens.
 void tell_launch(const std::string& line);
+
+/// From `nibble launch` to the ranks that get its environment, those of its host: a text that ends with '\r' is renewed
+/// by the next one on its terminal, of so many columns (0: there is none).
+void offer_terminal(size_t columns);
+/// What was offered; 0 where nothing was.
+size_t offered_columns();
 
 }  // namespace nibble::cli

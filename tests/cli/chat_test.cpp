@@ -2,12 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdlib>
+#include <string_view>
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
@@ -58,9 +60,11 @@ TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
 }
 
 constexpr const char* kCtrlC = "\x03";
+constexpr const char* kTerminate = "SIGTERM";
+constexpr std::string_view kMarksPastes = "\x1b[?2004h", kMarksNothing = "\x1b[?2004l";
 
 // What a terminal shows of a conversation. `typed`: what is typed at each prompt, but Ctrl-C where an answer is
-// written.
+// written, and SIGTERM is sent.
 std::string on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
                           const char* max_new_tokens = "1") {
   int terminal = -1;
@@ -83,20 +87,24 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
   for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
     shown.append(piece.data(), static_cast<size_t>(count));
     if (next == typed.end()) continue;
-    const bool is_there = *next == kCtrlC ? !edits() && shown.find_last_of('\n') + 1 < shown.size() &&
-                                                shown.find('\n', seen) != std::string::npos
-                                          : shown.find("> ", seen) != std::string::npos;
+    const std::string_view line = std::string_view(shown).substr(shown.find_last_of('\n') + 1);
+    const bool is_there =
+        *next == kCtrlC ? !edits() && !kMarksNothing.starts_with(line) && shown.find('\n', seen) != std::string::npos
+                        : shown.find("> ", seen) != std::string::npos;
     if (!is_there) continue;
     while (*next != kCtrlC && !edits()) usleep(1000);
-    EXPECT_EQ(write(terminal, next->data(), next->size()), static_cast<ssize_t>(next->size()));
+    if (*next == kTerminate) {
+      kill(child, SIGTERM);
+    } else {
+      EXPECT_EQ(write(terminal, next->data(), next->size()), static_cast<ssize_t>(next->size()));
+    }
     seen = shown.size();
     ++next;
   }
   int status = 0;
   waitpid(child, &status, 0);
   close(terminal);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(status, typed.back() == kTerminate ? SIGTERM : 0) << "as waitpid tells how it ended";
   return shown;
 }
 
@@ -107,6 +115,19 @@ TEST_F(Chat, LinesAreEditedOnATerminal) {
   EXPECT_THAT(shown, HasSubstr("/adapter on|off"));
   EXPECT_THAT(shown, HasSubstr("/adapter alone"));
   EXPECT_THAT(shown, Not(HasSubstr("is no command")));
+}
+
+TEST_F(Chat, APastedTextOfSeveralLinesIsOneMessage) {
+  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
+  const std::string shown = on_a_terminal(model, {"\x1b[200~/\xc3\xa9t\xc3\xa9\r\r/third\x1b[201~\r", "/quit\r"});
+  EXPECT_THAT(shown, HasSubstr("/\xc3\xa9t\xc3\xa9\\x0a\\x0a/third is no command"));
+  EXPECT_GT(shown.rfind(kMarksNothing), shown.rfind(kMarksPastes)) << "behind the last prompt";
+}
+
+TEST_F(Chat, ASignalThatEndsItLeavesTheTerminalAsItWas) {
+  const std::string shown = on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {kTerminate});
+  ASSERT_THAT(shown, HasSubstr(std::string(kMarksPastes)));
+  EXPECT_NE(shown.find(kMarksNothing, shown.rfind(kMarksPastes)), std::string::npos);
 }
 
 TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {

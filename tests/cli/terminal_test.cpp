@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
+#include "nibble/core/train/telemetry/metrics.h"
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -79,6 +82,69 @@ TEST(Terminal, WhatFollowsABreakIsIndentedAndACommandToCopyStaysWhole) {
   EXPECT_NE(help.find("\nExample: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine\n"),
             std::string::npos)
       << help;
+}
+
+TEST(Terminal, WhereRecipesDifferIsAListOfRunsWhereTheTableIsTooWide) {
+  const test::TemporaryDirectory directory;
+  std::string words = "compare";
+  for (const std::string name : {"first", "second", "third"}) {
+    create_directory(directory / name);
+    const StepReport step = {.step = 1, .loss = 2, .label_tokens = 10, .tokens = 20, .seconds = 0.2};
+    test::write_bytes(directory / name / "metrics.jsonl", metrics_line(step) + "\n");
+    const std::string recipe = name == "second"
+                                   ? R"({"data": {"train": "other.jsonl"}, "model": {"path": "m"}})"
+                                   : R"({"data": {"train": "the-records-that-two-of-the-runs-use.jsonl"}})";
+    test::write_bytes(directory / name / "recipe.json", recipe);
+    words += " " + (directory / name).string();
+  }
+  const std::string text = on_terminal(words);
+  EXPECT_NE(
+      text.find(
+          "\nWhere the recipes differ:\n"
+          "data.train\n  \"the-records-that-two-of-the-runs-use.jsonl\": first, third\n  \"other.jsonl\": second\n"
+          "model.path\n  not set: first, third\n  \"m\": second\n"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(in_a_pipe(words).find("\nfirst   \"the-records-that-two-of-the-runs-use.jsonl\"  \n"), std::string::npos);
+}
+
+using RanksOnATerminal = test::SmallModel;
+
+TEST_F(RanksOnATerminal, TheirStepsAreOneLineThatIsRenewed) {
+  std::string records;
+  for (int i = 0; i < 8; ++i) records += "{\"prompt\": \"What?\", \"completion\": \" It is this.\"}\n";
+  test::write_bytes(root_ / "d.jsonl", records);
+  test::write_bytes(root_ / "r.yaml", "model: {path: " + (root_ / "hub/models--me--small/snapshots/abc").string() +
+                                          "}\nadapter: {r: 2}\ndata: {train: " + (root_ / "d.jsonl").string() +
+                                          ", pack: false}\ntrain: {steps: 2, microbatch_size: 1, accumulate: 2}\n"
+                                          "output: {dir: " +
+                                          (root_ / "run").string() + "}\n");
+  const std::string text = on_terminal("launch -n 2 --threads 1 -- train " + (root_ / "r.yaml").string());
+  for (const std::string step : {"step 1/2  loss ", "step 2/2  loss "}) {
+    const size_t begin = text.find(step), end = text.find("\x1b[K", begin);
+    ASSERT_NE(begin, std::string::npos) << text;
+    ASSERT_NE(end, std::string::npos) << text;
+    EXPECT_EQ(text.substr(begin, end - begin).find('\n'), std::string::npos) << text;
+    EXPECT_LT(end - begin, kColumns) << text;
+  }
+}
+
+// With an mpirun that says what ranks may say.
+TEST(Terminal, LaunchSaysBelowALineThatIsRenewedWhatOthersSay) {
+  const test::TemporaryDirectory directory;
+  for (const char* name : {"mpirun", "mpiexec.hydra"}) {
+    test::write_bytes(directory / name,
+                      "#!/bin/sh\n"
+                      "printf 'step 1/2\\rstep 2/2\\rrank 1 is slow\\n\\nsaved\\nexport 0/4\\r\\rdone\\n' >&2\n");
+    permissions(directory / name, std::filesystem::perms::owner_all);
+  }
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (directory.path().string() + ":" + path).c_str(), 1);
+  const std::string text = on_terminal("launch -n 2 --threads 1 -- train r.json");
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_NE(text.find("step 1/2\x1b[Kstep 2/2\x1b[K\nrank 1 is slow\nsaved\nexport 0/4\x1b[K\x1b[Kdone\n"),
+            std::string::npos)
+      << text;
 }
 
 using AnswersOnATerminal = test::SmallModel;

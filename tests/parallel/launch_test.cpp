@@ -223,10 +223,12 @@ TEST(Launch, PrintedFormsNameRanksThreadsAndRecipe) {
   EXPECT_NE(kubernetes_job(options).find("      replicas: 4\n"), std::string::npos);
 }
 
-TEST(Launch, AmountsOfMemoryAreReadInPowersOf1024) {
+TEST(Launch, AmountsOfMemoryAreReadAsTheirUnitsSay) {
   EXPECT_EQ(parse_bytes("2GiB"), size_t{2} << 30);
   EXPECT_EQ(parse_bytes("1TiB"), size_t{1} << 40);
   EXPECT_EQ(parse_bytes("1.5m"), size_t{3} << 19);
+  EXPECT_EQ(parse_bytes("28MB"), 28'000'000u);
+  EXPECT_EQ(parse_bytes("0.5tb"), 500'000'000'000u);
   EXPECT_EQ(parse_bytes("100"), 100u);
   for (const char* bad : {"", "x", "-1G", "2 XB", "nan", "1e40"}) EXPECT_THROW(parse_bytes(bad), UsageError) << bad;
 }

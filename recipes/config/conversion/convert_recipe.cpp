@@ -290,7 +290,8 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     if (value == true) set(key, key_of(key), rounds == -1 ? "pissa" : "pissa_niter_" + rounds.dump());
   } else if (const std::string ours = key_for_foreign(key); ours == "train.eval_every" || ours == "train.save_every") {
     const bool saves = ours == "train.save_every";
-    if (key.ends_with("steps") && whole()) return saves && text("save_strategy") == "no";
+    const std::string when = saves ? text("save_strategy") : text("eval_strategy") + text("evaluation_strategy");
+    if (key.ends_with("steps") && whole()) return when == "no";
     if (saves && key.ends_with("strategy") && value == "no") {
       set(key, ours, 0);
     } else if (!key.ends_with("strategy") || (value != "steps" && value != "no"))

@@ -69,6 +69,19 @@ TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {
   EXPECT_EQ(text(), before) << "what is short is no line in a file";
 }
 
+TEST_F(Printed, ThroughLaunchALineThatIsRenewedEndsWithAReturn) {
+  printer_.go_through_launch(45);
+  observer_.step(report(1));
+  now_ += 1;
+  observer_.work({1, "evaluation", 0, 4});
+  observer_.message("saved");
+  observer_.step(report(2));
+  observer_.message("again");
+  EXPECT_THAT(text(), ::testing::MatchesRegex("step 1/1000  [^\r\n]*\rstep 1  evaluation 0/4\r\rsaved\n"
+                                              "step 2/1000  [^\r\n]*\r\nagain\n"));
+  EXPECT_LE(text().find('\r'), 44u);
+}
+
 TEST_F(Printed, WhatComesBeforeTheFirstStepNamesNone) {
   observer_.work({0, "reference", 0, 16});
   now_ += 12;

@@ -225,6 +225,14 @@ TEST(ConvertRecipe, NoSavesAreNone) {
   EXPECT_EQ(Converted(theirs + "steps\nsave_steps: 50\n").root["train"]["save_every"], 50);
 }
 
+TEST(ConvertRecipe, NoEvaluationsAreNone) {
+  for (const std::string key : {"eval_strategy", "evaluation_strategy"}) {
+    const std::string theirs = "model_name_or_path: m\nstage: sft\ndataset: d\noutput_dir: o\nval_size: 0.1\n" + key;
+    EXPECT_FALSE(Converted(theirs + ": \"no\"\neval_steps: 50\n").root["train"].contains("eval_every")) << key;
+    EXPECT_EQ(Converted(theirs + ": steps\neval_steps: 50\n").root["train"]["eval_every"], 50) << key;
+  }
+}
+
 TEST(ConvertRecipe, OtherWaysToTrainSomeWeightsAreNamedWithWhatIsTrained) {
   const Converted freeze("model_name_or_path: m\nfinetuning_type: freeze\ndataset: d\noutput_dir: o\n");
   EXPECT_FALSE(freeze.root.contains("adapter"));
