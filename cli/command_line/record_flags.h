@@ -6,7 +6,7 @@
 
 namespace nibble::cli {
 
-/// --fields and --template: how records of files are read where no recipe says it.
+/// --fields, --template and --hidden-parts: how records of files are read where no recipe says it.
 void add_record_flags(Command& command, DataOptions& options);
 
 /// Whether a file begins with a line as logprobs and score write one for each record: an object of numbers, or lists of

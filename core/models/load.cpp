@@ -217,7 +217,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding, options.experts);
   loader.check_tied_head();
   loader.check_nothing_left(options.expects, decoder);
-  // Where a norm was read the system maps up to 2 MiB of the file around it, what was quantized and given back too.
+  // Reading a norm maps up to 2 MiB of the file around it, also weights that were quantized and released before.
   for (const std::string& name : checkpoint.names()) release_pages(checkpoint.at(name));
   return decoder;
 }

@@ -26,8 +26,8 @@ DecoderConfig model_config(const ModelRecipe& base);
 std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer = {});
 
 /// The recipe with the chat template of the adapter that it continues, where neither data.template nor model.tokenizer
-/// is given and the model has another one, which the observer is told. (One that comes with another tokenizer than the
-/// model's is tokenizer_path_of's.)
+/// is given and the model has another one, which the observer is told. (Where the adapter keeps another tokenizer than
+/// the model's, its template comes with that: tokenizer_path_of.)
 Recipe with_adapters_template(Recipe recipe, const Observer& observer);
 
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a

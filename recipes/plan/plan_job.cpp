@@ -116,9 +116,9 @@ class StoredBase {
   DType dense_ = DType::bf16;
 };
 
-// Of a sample its row and its place in the epoch's order are held, 24 bytes each; as many again while that is made.
+// A sample has a row and a place in the order of an epoch, 24 bytes each, and twice that while the order is made.
 constexpr int64_t kDataTokenBytes = 4, kSampleBytes = 96;
-// What reading holds at once of a data set that is mapped from data.cache.
+// What reading holds at most of a data set that is mapped from data.cache.
 constexpr int64_t kMappedDataBytes = int64_t{16} << 20;
 
 int64_t bytes_of(const Dataset& data) {

@@ -17,8 +17,8 @@ PlanJob plan_job(const Recipe& recipe, const TrainingData& data);
 /// The same for a model whose config is given, its path not looked at: as bf16 weights in a file.
 PlanJob plan_job(const Recipe& recipe, const DecoderConfig& config);
 
-/// Where a recipe's adapter goes: as it says, or as the directory does that it continues. Its tensors have their shape
-/// whatever values they start with: it starts as `standard`.
+/// The options of a recipe's adapter for a plan: its own, or those of the directory that it continues. It starts as
+/// LoraInit::standard, as shapes do not depend on the values that tensors start with.
 AdapterOptions planned_adapter(const AdapterRecipe& of);
 
 /// The degrees and settings of `recipe.parallel`; recompute as train.gradient_checkpointing says, none for "auto".

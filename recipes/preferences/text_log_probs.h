@@ -22,8 +22,8 @@ struct LogProbPass {
 
 /// Log-probabilities (or scores) of the labelled tokens of texts, one after another as `begins` says: text d has
 /// begins[d + 1] - begins[d] tokens; 0 where a token has no label. The batches do not depend on the number of ranks;
-/// all of them get the result. text: asked for those that this rank computes. begun: what an earlier pass that ended
-/// returned, the same on all ranks; computed anew where it does not end with a batch.
+/// all of them get the result. text: asked for those that this rank computes. begun: what an earlier pass returned that
+/// go_on ended, the same on all ranks; where it does not end with a batch, all is computed anew.
 std::vector<float> text_log_probs(StepExecutor& executor, const std::vector<size_t>& begins,
                                   const std::function<Sample(size_t)>& text, const LogProbPass& pass,
                                   std::vector<float> begun = {});

@@ -11,7 +11,7 @@ namespace nibble {
 /// `text` with & < > " as entities, and as visible_text() shows it.
 std::string escape_html(std::string_view text);
 
-/// A whole page, which begins with kPageMark: title, style for light and dark screens, and `body`.
+/// A whole page, which begins with kPageMark (own_contents.h): title, style for light and dark screens, and `body`.
 std::string html_page(std::string_view title, const std::string& body);
 
 enum class Columns : uint8_t { by_content, even };

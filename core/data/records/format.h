@@ -84,11 +84,11 @@ bool is_blank(const ChatMessage& answer);
 struct EncodedRecord {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
-  bool whole = true;           ///< as in RenderedRecord
-  bool duplicate_bos = false;  ///< the text began with BOS itself
-  bool hidden_parts = false;   ///< as in RenderedRecord
-  bool empty_answer = false;   ///< as in RenderedRecord
-  bool trained_question = false;
+  bool whole = true;              ///< as in RenderedRecord
+  bool duplicate_bos = false;     ///< the text began with BOS itself
+  bool hidden_parts = false;      ///< as in RenderedRecord
+  bool empty_answer = false;      ///< as in RenderedRecord
+  bool trained_question = false;  ///< as in RenderedRecord
   std::vector<EncodedRecord> others;
   bool prompt_cut = false;         ///< the end of the prompt is no part of prompt and answer encoded together
   std::vector<float> values = {};  ///< as in RenderedRecord

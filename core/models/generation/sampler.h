@@ -12,7 +12,7 @@ struct SamplingOptions {
   float top_p = 1;        ///< only the most probable that together reach p (Holtzman et al. 2019); 1 = off
   float min_p = 0;        ///< only those at least this share as probable as the most probable one; 0 = off
   uint64_t seed = 0;
-  int64_t vocabulary = 0;  ///< only ids below: where text is made, those that the tokenizer has; 0 = all logits
+  int64_t vocabulary = 0;  ///< only ids below this, as a tokenizer may have fewer than the model; 0 = off
 };
 
 /// Throws UsageError for values out of range (temperature < 0, top_k < 0, top_p outside (0, 1], min_p

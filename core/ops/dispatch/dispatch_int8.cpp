@@ -1,3 +1,5 @@
+// The products in 8 bits as callers see them (see dispatch.cpp): int8/int8_product.h.
+
 #include "nibble/core/ops/dispatch/dispatch.h"
 
 namespace nibble::ops {

@@ -96,7 +96,8 @@ bool has_any(const Value& message, std::span<const std::string_view> names) {
   });
 }
 
-// Without another rendering. Roles that every template knows are so with any words that stand in the text.
+// Whether the text shows a message, as far as that is clear without another rendering: of roles that every template
+// knows by any words of it, of others by words that are too long to stand there by chance.
 bool is_plainly_shown(const ChatMessage& message, const std::string& text) {
   constexpr size_t kByChance = 16;  // shorter words may stand there for another message
   const bool known = message.role == "user" || message.role == "assistant";

@@ -374,7 +374,8 @@ void remove_directory(const fs::path& path) {
     fs::rename(path, hidden.path(), error);
     if (error) throw IoError(path.string(), "cannot be removed: " + error.message());
     remove_tree(hidden.path());
-  } catch (const NoSpaceError&) {  // for that; without its manifest it is no checkpoint either
+  } catch (const NoSpaceError&) {
+    // None to hide it. A checkpoint is none without its manifest, and is_checkpoint does not know a lone recipe.json.
     for (const char* name : {kManifest, kRecipe}) remove_tree(path / name);
     remove_tree(path);
   }

@@ -43,7 +43,7 @@ struct RunOptions {
   bool evaluates = false;  ///< whether there is evaluation data; then an evaluation is due after the last step
   Interval eval_every;
   int64_t log_every = 1;       ///< steps between lines of metrics.jsonl
-  int64_t answer_bytes = 0;    ///< at most, of a step's answers (rollouts/)
+  int64_t answer_bytes = 0;    ///< that a step's answers take in rollouts/, at most
   int64_t early_stop = 0;      ///< stop after so many evaluations without a new lowest loss; 0: never
   double stall_seconds = 600;  ///< a step or a save that lasts longer is told (Observer::on_stall); 0: never
   int64_t max_bad_steps = 3;   ///< end at so many steps in a row whose loss or gradient is not finite

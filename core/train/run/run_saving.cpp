@@ -19,7 +19,8 @@ namespace {
 
 constexpr double kRetrySeconds = 60;  // after a checkpoint that failed
 
-// Of `steps` steps in metrics.jsonl and in TensorBoard's file; evaluations, samples and objectives add to it.
+// Bytes of the lines of `steps` steps in metrics.jsonl and in TensorBoard's file. What evaluations, samples and the
+// metrics of objectives take comes on top.
 uint64_t log_bytes(int64_t steps, int64_t log_every) {
   constexpr int64_t kStepBytes = 480;
   return static_cast<uint64_t>(kStepBytes * (steps / std::max<int64_t>(log_every, 1)));
