@@ -106,7 +106,7 @@ struct Training::Impl {
   Clock::time_point began = Clock::now(), step_began = began;
   int64_t first_step = run.step() + 1;
 
-  void add_clock(StepResult& told) const;
+  void add_clock(StepResult& logged) const;
   void tell_evaluations_ahead() const;
   void after_update(Unfinished rest);
 };
@@ -177,26 +177,26 @@ std::vector<Batch> Training::microbatches() const {
 }
 
 void Training::finish_step(const StepResult& result) {
-  StepResult told = result;
+  StepResult logged = result;
   const Metrics& of_block = impl_->data.block_metrics();
-  told.metrics.insert(told.metrics.begin(), of_block.begin(), of_block.end());
-  if (impl_->before_step) impl_->add_clock(told);
+  logged.metrics.insert(logged.metrics.begin(), of_block.begin(), of_block.end());
+  if (impl_->before_step) impl_->add_clock(logged);
   impl_->tell_evaluations_ahead();
-  impl_->run.log(told, impl_->options.lr);
+  impl_->run.log(logged, impl_->options.lr);
   impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
                                                                             : Unfinished::nothing);
 }
 
 // Of steps on answers: the tokens that are new, and the time with what it took to have them.
-void Training::Impl::add_clock(StepResult& told) const {
+void Training::Impl::add_clock(StepResult& logged) const {
   const int64_t step = run.step();
-  if (!data.is_first_use(step)) told.new_tokens = 0;
-  told.metrics.emplace_back("step_time", seconds_since(step_began));
+  if (!data.is_first_use(step)) logged.new_tokens = 0;
+  logged.metrics.emplace_back("step_time", seconds_since(step_began));
   if (recipe.objective.type != ObjectiveType::ppo) return;
   const int64_t block = data.block_of(step), here = block - data.block_of(first_step) + 1;
   const auto answers = static_cast<double>(recipe.train.microbatch_size * recipe.train.accumulate);
-  told.metrics.emplace_back("episode", static_cast<double>(block) * answers);
-  told.metrics.emplace_back("eps", static_cast<double>(here) * answers / seconds_since(began));
+  logged.metrics.emplace_back("episode", static_cast<double>(block) * answers);
+  logged.metrics.emplace_back("eps", static_cast<double>(here) * answers / seconds_since(began));
 }
 
 // Those after this step and later ones.

@@ -105,8 +105,9 @@ RewardRecipe read_reward(const Json& entry, const std::string& place) {
   }
   for (const auto& [name, value] : entry.items()) {
     if (name == "type") continue;
-    const auto key = std::ranges::find_if(
-        reward_keys(), [&](const RewardKey& one) { return one.name == name && has_key(one, reward.type); });
+    const auto key = std::ranges::find_if(reward_keys(), [&, &name = name](const RewardKey& one) {
+      return one.name == name && has_key(one, reward.type);
+    });
     if (key == reward_keys().end()) {
       const std::string near = nearest(name, known);
       throw UsageError("unknown key of a reward of type " + type->first,

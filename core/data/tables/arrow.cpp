@@ -19,7 +19,11 @@ using Bytes = std::span<const std::byte>;
 
 constexpr int kMaxDepth = 48;  // lists and structs inside each other
 constexpr size_t kMostFields = 10000;
-constexpr int64_t kLargestBuffer = int64_t{1} << 32;
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+constexpr int64_t kLargestBuffer = int64_t{1} << 24;
+#else
+constexpr int64_t kLargestBuffer = int64_t{1} << 32;  // taken, and written as far as there is something to unpack
+#endif
 constexpr std::string_view kFileMagic = "ARROW1";
 
 enum MessageType { kSchema = 1, kDictionaryBatch = 2, kRecordBatch = 3 };

@@ -204,10 +204,10 @@ std::unique_ptr<MixerCache> LatentAttention::make_cache(int64_t sequences, DType
 void LatentAttention::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                                      MixerCache& of) {
   auto& cache = dynamic_cast<Cache&>(of);
-  const Latents made = latents(x, context, step, nullptr);
+  const Latents computed = latents(x, context, step, nullptr);
   Tensor rows = Tensor::empty(step.pool(), {x.dim(0), config_.rank + config_.rotated}, step.compute_dtype, "latents");
-  ops::copy_columns_in(made.latent, 0, rows);
-  ops::copy_columns_in(made.turned, config_.rank, rows);
+  ops::copy_columns_in(computed.latent, 0, rows);
+  ops::copy_columns_in(computed.turned, config_.rank, rows);
   std::vector<ops::AttentionSpan> several, single;  // which of the two depends on nothing but the span itself
   for (const ops::AttentionSpan& span : cache.spans(context)) {
     SlabCache::append(rows, span, cache.rows[0]);

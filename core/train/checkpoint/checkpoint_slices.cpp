@@ -150,15 +150,15 @@ SliceFile file_of(const std::vector<CheckpointSlice>& slices) {
 }  // namespace
 
 void write_slices(const std::filesystem::path& file, const std::vector<CheckpointSlice>& slices) {
-  const SliceFile made = file_of(slices);
-  write_safetensors(file, made.tensors, made.metadata);
+  const SliceFile contents = file_of(slices);
+  write_safetensors(file, contents.tensors, contents.metadata);
 }
 
 uint64_t bytes_of_file(const std::vector<CheckpointSlice>& slices) {
-  const SliceFile made = file_of(slices);
+  const SliceFile contents = file_of(slices);
   std::vector<TensorSpec> specs;
-  for (const auto& [name, value] : made.tensors) specs.push_back({name, value.shape(), value.dtype()});
-  return safetensors_bytes(std::move(specs), made.metadata);
+  for (const auto& [name, value] : contents.tensors) specs.push_back({name, value.shape(), value.dtype()});
+  return safetensors_bytes(std::move(specs), contents.metadata);
 }
 
 void read_slices(const std::vector<std::filesystem::path>& files, const std::string& what,
