@@ -129,6 +129,15 @@ TEST(Recipe, OverridesAreJsonOrElseText) {
   EXPECT_EQ(recipe.train.save_every.seconds, 7200);
 }
 
+TEST(Recipe, TensorsOfExpertsMayBeTrainedAlone) {
+  const Recipe recipe = with({"adapter.target_modules=[]", "adapter.target_parameters=[experts.down_proj]"});
+  EXPECT_TRUE(recipe.adapter->options.target_modules.empty());
+  const std::string text = to_json(recipe);
+  EXPECT_NE(text.find("\"target_modules\": []"), std::string::npos) << text;
+  EXPECT_EQ(to_json(parse_recipe(text, "recipe.json")), text);
+  EXPECT_TRUE(with({"adapter.path=a", "adapter.target_modules=[]"}).adapter);
+}
+
 TEST(Recipe, AnOverrideSetsAMemberOfAnObject) {
   const std::string text = R"({"adapter": {"r": 4}, "train": {"steps": 3}})";
   const auto fields =
@@ -208,7 +217,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"model.compute_dtype=int8", "not multiplied in 8 bits"}, BadValue{"adapter.r=0", "from 1"},
         BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
-        BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
+        BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=", "a list"},
+        BadValue{"adapter.target_modules=[]", "names no module; name some, or tensors of experts"},
         BadValue{"adapter.trainable_token_indices=[-1]", "a list of token ids"},
         BadValue{"data.max_length=1", "from 2"}, BadValue{"data.max_length=16777217", "to 16777216"},
         BadValue{"data.eval_fraction=1", "below 1"}, BadValue{"data.format=jsonl", "must be auto | alpaca"},
