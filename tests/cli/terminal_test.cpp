@@ -116,6 +116,40 @@ TEST_F(AnswersOnATerminal, WhatPreviewSaysOfTheDataFits) {
   for (const std::string& line : parts_of(text.substr(data), '\n')) EXPECT_LE(line.size(), kColumns) << line;
 }
 
+// Only a path may be longer than a line.
+void expect_words_fit(const std::string& text) {
+  for (const std::string& line : parts_of(text, '\n')) {
+    EXPECT_TRUE(line.size() <= kColumns || line.find('/') != std::string::npos) << line;
+  }
+}
+
+TEST_F(AnswersOnATerminal, WhatInspectAndCompareSayOfRunsFits) {
+  const std::string model = (root_ / "hub/models--me--small/snapshots/abc").string();
+  test::write_bytes(root_ / "d.jsonl", "{\"text\": \"It is this.\"}\n");
+  test::write_bytes(root_ / "r.yaml", "model: {path: " + model + "}\ndata: {train: " + (root_ / "d.jsonl").string() +
+                                          "}\ntrain: {steps: 1, threads: 1}\nadapter: {r: 2}\n");
+  std::vector<std::string> runs;
+  for (const std::string name : {"one-of-two-runs-with-long-names", "the-other-one-of-these-two-runs"}) {
+    runs.push_back((root_ / name).string());
+    const Said trained = run("train r.yaml optimizer.lr=1e-" + std::to_string(runs.size()) + " output.dir=" + name);
+    ASSERT_EQ(trained.code, 0) << trained.text;
+  }
+  const std::string table = on_terminal("compare " + runs[0] + " " + runs[1]);
+  expect_words_fit(table);
+  const std::string head = "run" + std::string(runs[0].size() - root_.path().string().size() - 4, ' ') + "  ";
+  EXPECT_EQ(table.find(head + "steps"), 0u) << table;
+  const std::vector<std::string> lines = parts_of(table, '\n');
+  const auto last = std::ranges::find_if(lines, [](const std::string& line) { return line.ends_with("memory"); });
+  ASSERT_NE(last, lines.end()) << table;
+  EXPECT_TRUE(last != lines.begin() && last->starts_with(head)) << "below the others\n" << table;
+
+  const std::string recipe = on_terminal("inspect " + runs[0]);
+  expect_words_fit(recipe);
+  EXPECT_NE(recipe.find("\n  optimizer.lr                       0.1\n"), std::string::npos) << recipe;
+  expect_words_fit(on_terminal("inspect " + model));
+  expect_words_fit(on_terminal("recipes ls"));
+}
+
 TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {
   test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."})");
   const std::string text =
