@@ -213,6 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"output.force=yes", "true or false"}, BadValue{"model.block_size=48", "power of two"},
         BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
         BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
+        BadValue{"model.router_aux_loss_coef=1e30", "from 0 to below 100, not 1e+30"},
         BadValue{"model.compute_dtype=f16", "must be bf16 | f32 | int8"},
         BadValue{"model.compute_dtype=int8", "not multiplied in 8 bits"}, BadValue{"adapter.r=0", "from 1"},
         BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
