@@ -179,6 +179,15 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   check_objective(document, recipe);
   if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");
   guard_output(recipe.output.dir, recipe.inputs());
+  if (recipe.data.cache.empty()) return;
+  Recipe models = recipe;
+  models.data.train.clear();  // beside its data a cache may be
+  models.data.eval.clear();
+  try {
+    guard_output(std::filesystem::path(recipe.data.cache) / "tokens", models.inputs());
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", document.place_of("data.cache"));
+  }
 }
 
 }  // namespace nibble

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "nibble/core/base/error.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -241,6 +242,20 @@ TEST(Recipe, ContradictionsAreNamed) {
   EXPECT_NE(usage_error("{}", {"model.init=c.json", "adapter.r=2", "data.train=d", "output.dir=o"})
                 .find("random weights need no adapter"),
             std::string::npos);
+}
+
+TEST(Recipe, DataAreNotCachedInAModel) {
+  const test::TemporaryDirectory directory;
+  const std::string root = directory.path().string(), in = root + "/m/tokens: lies in " + root + "/m, which is read";
+  std::filesystem::create_directories(directory / "m");
+  std::filesystem::create_directories(directory / "data");
+  const auto cached_at = [&](const std::string& place) {
+    return usage_error("{}", {"model.path=" + root + "/m", "data.train=" + root + "/data", "output.dir=" + root + "/o",
+                              "data.cache=" + root + place});
+  };
+  EXPECT_EQ(cached_at("/m").find("command line: data.cache: " + in), 0u) << cached_at("/m");
+  EXPECT_NE(cached_at("/m/cache").find("which is read"), std::string::npos);
+  for (const char* place : {"", "/cache", "/data", "/data/cache", "/o"}) EXPECT_EQ(cached_at(place), "accepted");
 }
 
 TEST(Recipe, BrokenFilesAreRefusedWithTheirPlace) {
