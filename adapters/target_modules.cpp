@@ -217,6 +217,7 @@ bool is_module_to_save(const AdapterOptions& options, const std::string& module)
 
 std::vector<std::string> target_names(std::span<const std::string> matched, std::span<const std::string> linears,
                                       const AdapterOptions& options, const std::string& head) {
+  if (matched.empty()) return {};  // tensors of experts alone
   std::set<std::string> ends;
   for (const std::string& module : matched) ends.insert(last_part(module));
   AdapterOptions named = options;

@@ -15,7 +15,6 @@
 #include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/core/models/decoder_config.h"
-#include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/core/train/checkpoint/checkpoint.h"
 
 namespace nibble::cli {
@@ -129,20 +128,31 @@ ordered_json inspect(const fs::path& path) {
                    "give a .safetensors, .gguf or .npy file, or a directory");
 }
 
-void print(const ordered_json& output) {
-  for (const auto& [key, value] : output.items()) {
-    if (key == "tensors") continue;
+/// A line each; of an object one for each member, named as keys of recipes are ("train.steps").
+void print_members(const ordered_json& object, const std::string& prefix = "") {
+  for (const auto& [key, value] : object.items()) {
+    if (prefix.empty() && key == "tensors") continue;
     const std::string text = value.is_string()           ? value.get<std::string>()
                              : value.is_number_integer() ? grouped_text(value.get<int64_t>())
                                                          : value.dump();
-    std::printf("%-20s %s\n", visible_text(key).c_str(), visible_text(text).c_str());
+    if (!value.is_object() || value.empty()) {
+      say(stdout, "%-*s %s", prefix.empty() ? 20 : 36, (prefix + key).c_str(), text.c_str());
+    } else if (prefix.empty()) {
+      say(stdout, key);
+      print_members(value, "  ");
+    } else {
+      print_members(value, prefix + key + ".");
+    }
   }
+}
+
+void print(const ordered_json& output) {
+  print_members(output);
   if (!output.contains("tensors")) return;
   uint64_t bytes = 0;
   for (const ordered_json& row : output["tensors"]) {
-    std::printf("  %-5s %-16s %15s  %s\n", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
-                grouped_text(row["bytes"].get<int64_t>()).c_str(),
-                visible_text(row["name"].get<std::string>()).c_str());
+    say(stdout, "  %-5s %-16s %15s  %s", row["dtype"].get<std::string>().c_str(), row["shape"].dump().c_str(),
+        grouped_text(row["bytes"].get<int64_t>()).c_str(), row["name"].get<std::string>().c_str());
     bytes += row["bytes"].get<uint64_t>();
   }
   std::printf("%s, %s\n", count_text(static_cast<int64_t>(output["tensors"].size()), "tensor").c_str(),

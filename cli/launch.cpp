@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,6 +112,8 @@ class LauncherTalk {
       block_ += text + "\n";
     } else if (text.find("ORTE_ERROR_LOG: ") != std::string::npos) {
       log_.push_back(text);  // Open MPI's of itself, now and then while it ends a job that a rank has aborted
+    } else if (text == "mpirun: Forwarding signal " + std::to_string(SIGXFSZ) + " to job") {
+      met_file_limit_ = true;
     } else if (!of_hydra(text)) {
       const bool stops = text.starts_with("stopping: "), wrong = text.starts_with("error: ");
       stopped_ = stopped_ || stops;
@@ -131,6 +134,8 @@ class LauncherTalk {
   }
   /// Whether a rank has said why the job ends.
   bool failed() const { return aborted_ || !errors_.empty(); }
+  /// Whether mpirun has tried to write a file beyond `ulimit -f`.
+  bool met_file_limit() const { return met_file_limit_; }
   /// Whether a rank has said that it stops, as it was asked.
   bool stopped() const { return stopped_; }
   void finish() {
@@ -196,7 +201,7 @@ class LauncherTalk {
     left_ = true;
   }
 
-  bool inside_ = false, aborted_ = false, stopped_ = false;
+  bool inside_ = false, aborted_ = false, stopped_ = false, met_file_limit_ = false;
   bool renews_ = false;           // the cursor is behind a line that is renewed
   bool left_ = false;             // such a line was left, and its rank does not know
   std::string unasked_;           // what a rank has said of a stop that nobody asked this process for
@@ -317,6 +322,11 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   if (code == 0 && signals > 0 && talk.stopped()) code = 75;
   if (code == 0 && talk.failed()) code = 76;
   if (code == 0 || (code == 75 && signals > 0)) std::exit(code);
+  rlimit files{};
+  if (talk.met_file_limit() && !talk.failed() && getrlimit(RLIMIT_FSIZE, &files) == 0) {
+    throw IoError("mpirun", "needs larger files than the limit of " + bytes_text(static_cast<double>(files.rlim_cur)),
+                  "raise it: ulimit -f unlimited");
+  }
   if (!talk.lost().empty() && ended_for_memory() > ended_before) {
     throw CommError("", talk.lost() + " while this host had no memory left", std::string(kNeedsLess) + kGoesOn);
   }

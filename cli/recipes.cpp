@@ -21,9 +21,9 @@ namespace {
 
 void list() {
   for (const ShippedRecipe& recipe : shipped_recipes()) {
-    std::printf("%-26s %s\n", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
+    say(stdout, "%-26s %s", std::string(recipe.name).c_str(), std::string(recipe.about).c_str());
   }
-  std::printf("%-26s %s\n", "MODEL-KIND", "published-KIND for a model of the table: nibble recipes models");
+  say(stdout, "%-26s %s", "MODEL-KIND", "published-KIND for a model of the table: nibble recipes models");
 }
 
 void list_models() {
@@ -56,7 +56,8 @@ void convert(const std::string& from, const std::string& to, const std::string& 
 void list_keys() {
   for (const RecipeKey& key : recipe_keys()) {
     const std::string value = key.default_value.empty() ? "" : " [" + key.default_value + "]";
-    std::printf("%-32s %s%s\n%-32s %s\n", key.name.c_str(), key.values.c_str(), value.c_str(), "", key.meaning.c_str());
+    say(stdout, "%-32s %s%s", key.name.c_str(), key.values.c_str(), value.c_str());
+    say(stdout, "%-32s %s", "", key.meaning.c_str());
   }
 }
 

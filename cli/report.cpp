@@ -79,8 +79,7 @@ void print_as_json(const std::vector<RunLog>& logs) {
   print_json({{"runs", runs}, {"recipe_differences", differences}});
 }
 
-// A line a key, or a run where these are more, whose line would be too long to read. Where a terminal is too narrow for
-// that table, each key's values with the runs that have them.
+// A line a key, or a run where these are more, whose line would be too long to read.
 void print_differences(const std::vector<std::vector<std::string>>& by_key) {
   const std::vector<std::string>& runs = by_key.front();
   std::vector<std::vector<std::string>> table = by_key;
@@ -91,17 +90,7 @@ void print_differences(const std::vector<std::vector<std::string>>& by_key) {
     }
   }
   std::printf("\nWhere the recipes differ:\n");
-  if (table_fits(table)) return print_table(table);
-  for (size_t key = 1; key < by_key.size(); ++key) {
-    std::vector<std::pair<std::string, std::string>> values;  // and their runs
-    for (size_t run = 1; run < runs.size(); ++run) {
-      const std::string value = by_key[key][run].empty() ? "not set" : by_key[key][run];
-      const auto known = std::ranges::find(values, value, [](const auto& one) { return one.first; });
-      known == values.end() ? void(values.emplace_back(value, runs[run])) : void(known->second += ", " + runs[run]);
-    }
-    say(stdout, by_key[key].front());
-    for (const auto& [value, names] : values) say(stdout, "  " + value + ": " + names);
-  }
+  print_table(table);
 }
 
 void compare(const CompareFlags& flags) {

@@ -255,8 +255,7 @@ void print(const Ranked& ranked, const std::filesystem::path& page, bool as_json
 
 void run(const Flags& given) {
   Flags flags = given;
-  std::vector<SweepAxis> axes;
-  for (const std::string& word : flags.axes) axes.push_back(parse_sweep_axis(word));
+  const std::vector<SweepAxis> axes = parse_sweep_axes(flags.recipe, flags.axes);
   for (const SweepAxis& axis : axes) {
     if (flags.jobs > 1 && axis.key == "train.threads") throw UsageError("is set by --jobs", "leave out one", axis.key);
   }

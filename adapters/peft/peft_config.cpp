@@ -330,7 +330,9 @@ std::string peft_config_text(const AdapterOptions& options) {
   result["r"] = options.r;
   result["rank_pattern"] = patterns_json(options.rank_pattern);
   result["revision"] = nullptr;
-  result["target_modules"] = selector_json(options.target_modules);
+  const bool tensors_alone = options.target_modules.empty() && !options.target_parameters.empty();
+  // null is the default of the model's type to PEFT, where it has one
+  result["target_modules"] = tensors_alone ? Json::array() : selector_json(options.target_modules);
   result["target_parameters"] = list_or_null(options.target_parameters);
   result["task_type"] = options.task.empty() ? Json() : Json(options.task);
   result["trainable_token_indices"] = tokens_json(options);

@@ -8,35 +8,29 @@
 
 namespace nibble::cli {
 
-namespace {
-
-std::vector<std::string> lines_of(std::vector<std::vector<std::string>> rows) {
+void print_table(std::vector<std::vector<std::string>> rows) {
   std::vector<size_t> widths;
   for (auto& row : rows) {
     for (std::string& cell : row) cell = visible_text(cell);
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
-  std::vector<std::string> lines;
-  for (const auto& row : rows) {
-    std::string& line = lines.emplace_back();
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += row[i] + (i + 1 < row.size() ? std::string(widths[i] - row[i].size() + 2, ' ') : "");
-    }
-  }
-  return lines;
-}
-
-}  // namespace
-
-void print_table(const std::vector<std::vector<std::string>>& rows) {
-  for (const std::string& line : lines_of(rows)) std::printf("%s\n", line.c_str());
-}
-
-bool table_fits(const std::vector<std::vector<std::string>>& rows) {
   const size_t columns = terminal_columns(stdout);
-  return columns == 0 ||
-         std::ranges::all_of(lines_of(rows), [&](const std::string& line) { return line.size() <= columns; });
+  size_t begin = 1, end = 1;
+  do {
+    size_t width = widths.empty() ? 0 : widths[0];
+    const auto fits = [&] { return end == begin || columns == 0 || width + 2 + widths[end] <= columns; };
+    while (end < widths.size() && fits()) width += 2 + widths[end++];
+    if (begin > 1) std::printf("\n");
+    for (const auto& row : rows) {
+      std::string line = row.at(0);
+      for (size_t i = begin, before = 0; i < std::min(end, row.size()); before = i++) {
+        line += std::string(widths[before] - row[before].size() + 2, ' ') + row[i];
+      }
+      std::printf("%s\n", wrapped(line, columns).c_str());
+    }
+    begin = end;
+  } while (begin < widths.size());
 }
 
 }  // namespace nibble::cli

@@ -4,9 +4,8 @@
 
 namespace nibble::cli {
 
-/// Prints rows to standard output in columns.
-void print_table(const std::vector<std::vector<std::string>>& rows);
-/// Whether they fit into the terminal that standard output is; true where it is none.
-bool table_fits(const std::vector<std::vector<std::string>>& rows);
+/// Prints rows to standard output in columns; on a terminal that is too narrow for all, some below the others, with the
+/// first column again.
+void print_table(std::vector<std::vector<std::string>> rows);
 
 }  // namespace nibble::cli

@@ -32,18 +32,20 @@ uint32_t trained_tokens(const EncodedRecord& sample) {
 
 // A data set of which next to nothing is left, or is worth anything, was meant to be read otherwise.
 void check_dropped(const DatasetReport& counts, const DataOptions& options) {
-  const int64_t dropped = counts.dropped_untrained + counts.dropped_long, empty = counts.empty_answers;
-  if (static_cast<double>(dropped + empty) <= options.max_dropped * static_cast<double>(counts.records)) return;
-  throw InputError(
-      counts.files.front().path,
-      grouped_text(dropped + empty) + " of " + count_text(counts.records, "record") +
-          (dropped + empty == 1 ? " is" : " are") + " dropped" +
-          (empty > 0 ? " or empty (" + grouped_text(empty) + " train the end alone of an empty answer, " : " (") +
-          grouped_text(counts.dropped_untrained) + " without a trained token, " + grouped_text(counts.dropped_long) +
-          " too long), a larger share than data.max_dropped (" + formatted("%g", options.max_dropped) + ")",
-      (empty > 0 ? "check data.fields, " : "check ") +
-          std::string("data.format, data.template and data.max_length with nibble preview, or raise "
-                      "data.max_dropped"));
+  const int64_t empty = counts.empty_answers, equal = counts.identical_pairs;
+  const int64_t lost = counts.dropped_untrained + counts.dropped_long + empty + equal;
+  if (static_cast<double>(lost) <= options.max_dropped * static_cast<double>(counts.records)) return;
+  throw InputError(counts.files.front().path,
+                   grouped_text(lost) + " of " + count_text(counts.records, "record") + (lost == 1 ? " is" : " are") +
+                       " dropped" + (empty > 0 ? " or empty" : "") + (equal > 0 ? " or equal" : "") + " (" +
+                       (empty > 0 ? grouped_text(empty) + " train the end alone of an empty answer, " : "") +
+                       (equal > 0 ? grouped_text(equal) + " with the same answer as chosen and as rejected, " : "") +
+                       grouped_text(counts.dropped_untrained) + " without a trained token, " +
+                       grouped_text(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
+                       formatted("%g", options.max_dropped) + ")",
+                   (empty > 0 ? "check data.fields, " : "check ") +
+                       std::string("data.format, data.template and data.max_length with nibble preview, or raise "
+                                   "data.max_dropped"));
 }
 
 // What looks wrong with data that say which answers are better.
@@ -236,7 +238,7 @@ void DatasetBuilder::count_preferences(const std::vector<EncodedRecord>& samples
   }
   const int64_t chosen = trained_tokens(samples[0]), rejected = trained_tokens(samples[1]);
   ++counts.pairs;
-  counts.identical_pairs += samples[0].ids == samples[1].ids;
+  counts.identical_pairs += samples[0].ids == samples[1].ids && !samples[0].empty_answer;  // counted as that
   counts.longer_chosen += chosen > rejected;
   counts.chosen_tokens += chosen;
   counts.rejected_tokens += rejected;

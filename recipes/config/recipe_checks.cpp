@@ -131,6 +131,11 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
     document.refuse("adapter", "random weights need no adapter", "leave it out");
   if (recipe.pretrains() && model.quantize)
     document.refuse("model.quantize", "4-bit weights cannot be trained", "leave it out");
+  if (recipe.adapter && recipe.adapter->path.empty() && recipe.adapter->options.target_modules.empty() &&
+      recipe.adapter->options.target_parameters.empty()) {
+    document.refuse("adapter.target_modules", "names no module",
+                    "name some, or tensors of experts in adapter.target_parameters");
+  }
   if (model.quantize && !recipe.adapter) {
     document.refuse("model.quantize", "4-bit weights cannot be trained", "add an adapter section, or leave it out");
   }
@@ -174,6 +179,15 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   check_objective(document, recipe);
   if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");
   guard_output(recipe.output.dir, recipe.inputs());
+  if (recipe.data.cache.empty()) return;
+  Recipe models = recipe;
+  models.data.train.clear();  // beside its data a cache may be
+  models.data.eval.clear();
+  try {
+    guard_output(std::filesystem::path(recipe.data.cache) / "tokens", models.inputs());
+  } catch (const UsageError& error) {
+    throw UsageError(error.what(), "", document.place_of("data.cache"));
+  }
 }
 
 }  // namespace nibble

@@ -6,7 +6,7 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr double kForever = 1e9, kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kForever = 1e9;
 
 RecipeField stages_field() {
   const auto read = [](const Json& value, const std::string& place, const std::string& values) {
@@ -68,7 +68,7 @@ std::vector<RecipeField> model_fields() {
       texts_field("model.skip_modules", &ModelRecipe::skip_modules,
                   "modules that are not quantized (as bitsandbytes: the head)"),
       number_field(
-          "model.router_aux_loss_coef", 0, kInfinity, &ModelRecipe::router_aux_loss_coef,
+          "model.router_aux_loss_coef", 0, 100, &ModelRecipe::router_aux_loss_coef,
           "share of the experts' load-balancing loss in the loss, over all tokens of a step; 0: off (config.json's "
           "where "
           "it says output_router_logits)"),

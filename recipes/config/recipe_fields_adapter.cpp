@@ -11,19 +11,16 @@ namespace {
 
 AdapterOptions& options(Recipe& recipe) { return recipe.adapter->options; }
 
-RecipeField selector_field(std::string name, ModuleSelector AdapterOptions::*at, std::string meaning) {
+// `none`: what an empty one is written as.
+RecipeField selector_field(std::string name, ModuleSelector AdapterOptions::*at, const Json& none,
+                           std::string meaning) {
   const auto read = [](const Json& value, const std::string& place, const std::string& values) {
-    ModuleSelector selector;
-    if (value.is_string()) {
-      selector.pattern = value.get<std::string>();
-    } else {
-      selector.names = read_texts(value, place, values);
-    }
-    if (selector.empty()) refuse_value(place, values, value);
-    return selector;
+    if (value == "") refuse_value(place, values, value);
+    return value.is_string() ? ModuleSelector{{}, value.get<std::string>()}
+                             : ModuleSelector{read_texts(value, place, values), ""};
   };
-  const auto write = [](const ModuleSelector& selector) -> Json {
-    if (selector.empty()) return nullptr;
+  const auto write = [none](const ModuleSelector& selector) -> Json {
+    if (selector.empty()) return none;
     return selector.names.empty() ? Json(selector.pattern) : Json(selector.names);
   };
   return value_field(std::move(name), "a list of names, or one regular expression, or \"all-linear\"",
@@ -149,8 +146,9 @@ std::vector<RecipeField> adapter_fields() {
       number_field("adapter.lora_alpha", 0, std::numeric_limits<double>::infinity(), &AdapterOptions::lora_alpha,
                    "the adapter counts lora_alpha / r"),
       number_field("adapter.lora_dropout", 0, 1, &AdapterOptions::lora_dropout, "dropout of the adapter's input"),
-      selector_field("adapter.target_modules", &AdapterOptions::target_modules, "Linears that get an adapter"),
-      selector_field("adapter.exclude_modules", &AdapterOptions::exclude_modules,
+      selector_field("adapter.target_modules", &AdapterOptions::target_modules, Json::array(),
+                     "Linears that get an adapter; [] beside target_parameters: none"),
+      selector_field("adapter.exclude_modules", &AdapterOptions::exclude_modules, nullptr,
                      "Linears that get none; wins over target_modules"),
       flag_field("adapter.use_rslora", &AdapterOptions::use_rslora, "count lora_alpha / sqrt(r) instead"),
       flag_field("adapter.use_dora", &AdapterOptions::use_dora, "weight-decomposed LoRA (Liu et al. 2024)"),

@@ -94,14 +94,15 @@ std::vector<RecipeField> data_fields() {
       choice_field("data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
                    &DataOptions::truncate, "what happens to samples longer than max_length"),
       integer_field("data.skip_bad", 0, kLargestCount, &DataOptions::skip_bad,
-                    "malformed records that may be left out"),
+                    "malformed records that may be left out, beside those of max_dropped"),
       choice_field("data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},
                    &DataOptions::hidden_parts,
                    "what happens to messages, tool calls, reasoning, tools, documents and system prompts that the text "
                    "does not show"),
       free_to_change(number_field(
           "data.max_dropped", 0, 1, &DataOptions::max_dropped,
-          "share of the records that may be dropped as too long or without a trained token, or have an empty answer")),
+          "share of the records that may be dropped as too long or without a trained token, or have an empty answer or "
+          "the same as chosen and as rejected")),
       free_to_change(text_field("data.cache", "a directory", &DataOptions::cache,
                                 "keep encoded data there, for other runs and for data larger than memory")),
   };

@@ -1,12 +1,14 @@
 #include "nibble/recipes/config/sweep.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <span>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/hash.h"
 #include "nibble/core/text/matching/nearest.h"
+#include "nibble/recipes/config/recipe_fields.h"
 
 namespace nibble {
 
@@ -16,19 +18,31 @@ namespace {
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-std::string whole_key(const std::string& given) {
+std::vector<std::string> keys_meant(const std::string& given) {
   std::vector<std::string> known;
   for (const RecipeKey& key : recipe_keys()) {
-    if (key.name == given) return given;
+    if (key.name == given) return {given};
     known.push_back(key.name);
   }
   std::map<std::string, std::vector<std::string>> keys = keys_by_last_part();
+  if (keys.contains(given)) return keys[given];
   for (const auto& [last, names] : keys) known.push_back(last);
-  const std::vector<std::string> matching = keys[given];
-  if (matching.size() == 1) return matching.front();
-  if (matching.size() > 1) throw UsageError("is ambiguous", "write " + matching[0] + " or " + matching[1], given);
   const std::string meant = nearest(given, known);
   throw UsageError("unknown key", meant.empty() ? "see nibble recipes keys" : "did you mean " + meant + "?", given);
+}
+
+std::string whole_key(const std::string& given, const std::function<Recipe()>& read) {
+  const std::vector<std::string> meant = keys_meant(given);
+  if (meant.size() == 1) return meant.front();
+  const Recipe recipe = read ? read() : Recipe();
+  std::vector<std::string> fitting;
+  std::ranges::copy_if(meant, std::back_inserter(fitting), [&](const std::string& key) {
+    const auto field = std::ranges::find(detail::recipe_fields(), key, &detail::RecipeField::name);
+    return !field->applies || field->applies(recipe);
+  });
+  if (fitting.size() == 1) return fitting.front();
+  const std::vector<std::string>& names = fitting.empty() ? meant : fitting;
+  throw UsageError("is ambiguous", "write " + names[0] + " or " + names[1], given);
 }
 
 // Splits at commas outside brackets, braces and quotes.
@@ -51,7 +65,7 @@ std::vector<std::string> split_values(const std::string& text) {
 
 // A value as part of a file name; other bytes as in URLs (%2F), so that no two values share a directory.
 std::string plain(const std::string& text) {
-  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_[],";  // lists
+  constexpr std::string_view kDigits = "0123456789ABCDEF", kKept = ".-+_[],{}:\"";  // lists, objects
   std::string result;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -81,12 +95,12 @@ std::map<std::string, std::vector<std::string>> keys_by_last_part() {
   return keys;
 }
 
-SweepAxis parse_sweep_axis(const std::string& word) {
+SweepAxis parse_sweep_axis(const std::string& word, const std::function<Recipe()>& recipe) {
   const size_t equals = word.find('=');
   if (equals == std::string::npos || equals == 0) {
     throw UsageError("is no key=values", "write optimizer.lr=1e-4,2e-4", word);
   }
-  SweepAxis axis{whole_key(word.substr(0, equals)), split_values(word.substr(equals + 1))};
+  SweepAxis axis{whole_key(word.substr(0, equals), recipe), split_values(word.substr(equals + 1))};
   for (const std::string& value : axis.values) {
     if (value.empty()) throw UsageError("has an empty value", "write optimizer.lr=1e-4,2e-4", word);
     if (std::count(axis.values.begin(), axis.values.end(), value) > 1) {
@@ -94,6 +108,21 @@ SweepAxis parse_sweep_axis(const std::string& word) {
     }
   }
   return axis;
+}
+
+std::vector<SweepAxis> parse_sweep_axes(const std::string& recipe_file, const std::vector<std::string>& words) {
+  const auto recipe = [&] {  // of one run, but for the keys that are ambiguous without it
+    std::vector<std::string> overrides;
+    for (const std::string& word : words) {
+      if (keys_meant(word.substr(0, word.find('='))).size() > 1) continue;
+      const SweepAxis axis = parse_sweep_axis(word);
+      overrides.push_back(axis.key + "=" + axis.values.front());
+    }
+    return read_recipe(recipe_file, overrides);
+  };
+  std::vector<SweepAxis> axes;
+  for (const std::string& word : words) axes.push_back(parse_sweep_axis(word, recipe));
+  return axes;
 }
 
 std::vector<SweepRun> sweep_runs(const std::string& recipe_file, const std::vector<SweepAxis>& axes) {

@@ -2,6 +2,7 @@
 // A grid over recipe keys: which runs it has, where each lives, which are done.
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -28,9 +29,12 @@ struct SweepRun {
 std::map<std::string, std::vector<std::string>> keys_by_last_part();
 
 /// Parses "lr=1e-4,2e-4" or "optimizer.betas=[0.9,0.95],[0.9,0.99]": commas inside brackets and quotes divide nothing.
-/// A key without its section is completed where only one section has it. Throws UsageError for an unknown or ambiguous
-/// key and for a word that is no key=values.
-SweepAxis parse_sweep_axis(const std::string& word);
+/// A key without its section is completed where only one section has it, or only one that means something in the
+/// recipe, which is read where that decides. Throws UsageError for an unknown or ambiguous key and for a word that is
+/// no key=values.
+SweepAxis parse_sweep_axis(const std::string& word, const std::function<Recipe()>& recipe = {});
+/// Those of a sweep, whose words may set the objective too.
+std::vector<SweepAxis> parse_sweep_axes(const std::string& recipe_file, const std::vector<std::string>& words);
 
 /// All combinations, the last axis fastest; the sweep lives in the recipe's output.dir. Reads the recipe of every run,
 /// so a value that cannot be is found before anything starts. Throws UsageError as read_recipe does, when no axis

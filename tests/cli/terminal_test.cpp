@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "nibble/core/train/telemetry/metrics.h"
 #include "nibble/tests/cli/small_model.h"
 
 namespace nibble {
@@ -82,30 +81,6 @@ TEST(Terminal, WhatFollowsABreakIsIndentedAndACommandToCopyStaysWhole) {
   EXPECT_NE(help.find("\nExample: nibble train qlora.json model.path=llama data.train=my.jsonl output.dir=runs/mine\n"),
             std::string::npos)
       << help;
-}
-
-TEST(Terminal, WhereRecipesDifferIsAListOfRunsWhereTheTableIsTooWide) {
-  const test::TemporaryDirectory directory;
-  std::string words = "compare";
-  for (const std::string name : {"first", "second", "third"}) {
-    create_directory(directory / name);
-    const StepReport step = {.step = 1, .loss = 2, .label_tokens = 10, .tokens = 20, .seconds = 0.2};
-    test::write_bytes(directory / name / "metrics.jsonl", metrics_line(step) + "\n");
-    const std::string recipe = name == "second"
-                                   ? R"({"data": {"train": "other.jsonl"}, "model": {"path": "m"}})"
-                                   : R"({"data": {"train": "the-records-that-two-of-the-runs-use.jsonl"}})";
-    test::write_bytes(directory / name / "recipe.json", recipe);
-    words += " " + (directory / name).string();
-  }
-  const std::string text = on_terminal(words);
-  EXPECT_NE(
-      text.find(
-          "\nWhere the recipes differ:\n"
-          "data.train\n  \"the-records-that-two-of-the-runs-use.jsonl\": first, third\n  \"other.jsonl\": second\n"
-          "model.path\n  not set: first, third\n  \"m\": second\n"),
-      std::string::npos)
-      << text;
-  EXPECT_NE(in_a_pipe(words).find("\nfirst   \"the-records-that-two-of-the-runs-use.jsonl\"  \n"), std::string::npos);
 }
 
 using RanksOnATerminal = test::SmallModel;
@@ -180,6 +155,40 @@ TEST_F(AnswersOnATerminal, WhatPreviewSaysOfTheDataFits) {
   ASSERT_NE(data, std::string::npos) << text;
   EXPECT_NE(text.find(" ###", data), std::string::npos) << text;
   for (const std::string& line : parts_of(text.substr(data), '\n')) EXPECT_LE(line.size(), kColumns) << line;
+}
+
+// Only a path may be longer than a line.
+void expect_words_fit(const std::string& text) {
+  for (const std::string& line : parts_of(text, '\n')) {
+    EXPECT_TRUE(line.size() <= kColumns || line.find('/') != std::string::npos) << line;
+  }
+}
+
+TEST_F(AnswersOnATerminal, WhatInspectAndCompareSayOfRunsFits) {
+  const std::string model = (root_ / "hub/models--me--small/snapshots/abc").string();
+  test::write_bytes(root_ / "d.jsonl", "{\"text\": \"It is this.\"}\n");
+  test::write_bytes(root_ / "r.yaml", "model: {path: " + model + "}\ndata: {train: " + (root_ / "d.jsonl").string() +
+                                          "}\ntrain: {steps: 1, threads: 1}\nadapter: {r: 2}\n");
+  std::vector<std::string> runs;
+  for (const std::string name : {"one-of-two-runs-with-long-names", "the-other-one-of-these-two-runs"}) {
+    runs.push_back((root_ / name).string());
+    const Said trained = run("train r.yaml optimizer.lr=1e-" + std::to_string(runs.size()) + " output.dir=" + name);
+    ASSERT_EQ(trained.code, 0) << trained.text;
+  }
+  const std::string table = on_terminal("compare " + runs[0] + " " + runs[1]);
+  expect_words_fit(table);
+  const std::string head = "run" + std::string(runs[0].size() - root_.path().string().size() - 4, ' ') + "  ";
+  EXPECT_EQ(table.find(head + "steps"), 0u) << table;
+  const std::vector<std::string> lines = parts_of(table, '\n');
+  const auto last = std::ranges::find_if(lines, [](const std::string& line) { return line.ends_with("memory"); });
+  ASSERT_NE(last, lines.end()) << table;
+  EXPECT_TRUE(last != lines.begin() && last->starts_with(head)) << "below the others\n" << table;
+
+  const std::string recipe = on_terminal("inspect " + runs[0]);
+  expect_words_fit(recipe);
+  EXPECT_NE(recipe.find("\n  optimizer.lr                       0.1\n"), std::string::npos) << recipe;
+  expect_words_fit(on_terminal("inspect " + model));
+  expect_words_fit(on_terminal("recipes ls"));
 }
 
 TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {

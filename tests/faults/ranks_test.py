@@ -1,6 +1,7 @@
 """Faults 46 to 49 and 52 to 56 of docs/reliability.md: what happens to runs of several ranks."""
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -201,6 +202,16 @@ class Ranks(program.JobTest):
         ended = self.ends(4, words, "mpirun: ended with exit code 213 before the ranks began", "PATH",
                           env={"PATH": str(places)})
         self.assertIn("no agent was found", ended.err)
+
+    def test_a_launcher_that_may_not_write_its_files_is_said(self):
+        places = self.folder / "bin"
+        places.mkdir()
+        for name in ("mpirun", "mpiexec.hydra"):
+            (places / name).write_text("#!/bin/sh\necho 'mpirun: Forwarding signal 25 to job' >&2\nexit 1\n")
+            (places / name).chmod(0o755)
+        self.ends(4, ["launch", "-n", "2", "--", "train", self.recipe()],
+                  "mpirun: needs larger files than the limit of 2.00 KiB; raise it: ulimit -f unlimited",
+                  env={"PATH": str(places)}, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)))
 
     def test_what_mpirun_logs_of_itself_is_shown_only_where_no_rank_said_why(self):
         places = self.folder / "bin"

@@ -69,6 +69,9 @@ TEST_P(ExpertMerge, GivesTheLogitsOfTheAdapter) {
   expect_same_logits(write_adapter(options));
   options.target_parameters = {names.peft_gate_up, names.peft_router + ".weight"};
   expect_same_logits(write_adapter(options));
+  options.target_modules.names.clear();  // experts alone
+  options.target_parameters = {names.peft_gate_up, names.peft_down};
+  expect_same_logits(write_adapter(options));
 }
 
 TEST_P(ExpertMerge, AnAdapterOfOtherExpertsIsRefused) {

@@ -132,6 +132,16 @@ TEST_F(PeftDirectoryTest, TheConfigHasTheKeysThatPeftWrites) {
   EXPECT_EQ(ours, theirs);
 }
 
+// Of null PEFT makes the default of the model's type, and adapters on it that have no tensors.
+TEST_F(PeftDirectoryTest, AnAdapterOnTensorsAloneSaysThatItHasNoModules) {
+  AdapterOptions options;
+  EXPECT_TRUE(nlohmann::json::parse(peft_config_text(options))["target_modules"].is_null());
+  options.target_parameters = {"experts.down_proj"};
+  const std::string text = peft_config_text(options);
+  EXPECT_EQ(nlohmann::json::parse(text)["target_modules"], nlohmann::json::array());
+  EXPECT_EQ(peft_config_text(parse_peft_config(text, "ours")), text);
+}
+
 TEST_F(PeftDirectoryTest, AbsentKeysHavePeftsDefaults) {
   const AdapterOptions options = parse_peft_config("{}", "config");
   EXPECT_EQ(options.r, 8);

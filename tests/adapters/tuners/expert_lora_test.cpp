@@ -226,6 +226,20 @@ TEST(ExpertLora, OneTensorMayHaveSeveralNames) {
   EXPECT_EQ(plan_adapter(mixture(), options).parameters.size(), 4u);
 }
 
+TEST(ExpertLora, TensorsAreTrainedAloneWhereNoLinearIsLeft) {
+  for (const bool named : {true, false}) {
+    Rank rank;
+    Decoder decoder = random_decoder(mixture(), 1, rank.context());
+    AdapterOptions options = on_experts();
+    options.target_modules = named ? ModuleSelector{} : ModuleSelector{{}, "all-linear"};
+    if (!named) options.exclude_modules.pattern = ".*";
+    const AttachedAdapter attached = attach_adapter(decoder, options, rank.context());
+    EXPECT_TRUE(attached.modules.empty());
+    EXPECT_TRUE(attached.options.target_modules.empty());
+    EXPECT_EQ(tensors_of(decoder).size(), 2u * 4);
+  }
+}
+
 TEST(ExpertLora, WhatPeftRefusesIsRefused) {
   const auto refusal = [](auto change) -> std::string {
     AdapterOptions options = on_experts();

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "nibble/core/base/error.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -129,6 +130,15 @@ TEST(Recipe, OverridesAreJsonOrElseText) {
   EXPECT_EQ(recipe.train.save_every.seconds, 7200);
 }
 
+TEST(Recipe, TensorsOfExpertsMayBeTrainedAlone) {
+  const Recipe recipe = with({"adapter.target_modules=[]", "adapter.target_parameters=[experts.down_proj]"});
+  EXPECT_TRUE(recipe.adapter->options.target_modules.empty());
+  const std::string text = to_json(recipe);
+  EXPECT_NE(text.find("\"target_modules\": []"), std::string::npos) << text;
+  EXPECT_EQ(to_json(parse_recipe(text, "recipe.json")), text);
+  EXPECT_TRUE(with({"adapter.path=a", "adapter.target_modules=[]"}).adapter);
+}
+
 TEST(Recipe, AnOverrideSetsAMemberOfAnObject) {
   const std::string text = R"({"adapter": {"r": 4}, "train": {"steps": 3}})";
   const auto fields =
@@ -204,11 +214,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"output.force=yes", "true or false"}, BadValue{"model.block_size=48", "power of two"},
         BadValue{"model.block_size=16", "from 32"}, BadValue{"model.quantize=nf5", "did you mean nf4"},
         BadValue{"model.quantize=nf4", "cannot be trained"}, BadValue{"model.init=c.json", "contradicts model.path"},
+        BadValue{"model.router_aux_loss_coef=1e30", "from 0 to below 100, not 1e+30"},
         BadValue{"model.compute_dtype=f16", "must be bf16 | f32 | int8"},
         BadValue{"model.compute_dtype=int8", "not multiplied in 8 bits"}, BadValue{"adapter.r=0", "from 1"},
         BadValue{"adapter.lora_dropout=1", "below 1"}, BadValue{"adapter.init_lora_weights=eva", "does not make"},
         BadValue{"adapter.init_lora_weights=\"gausian\"", "must be true | false"},
-        BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=[]", "a list"},
+        BadValue{"adapter.rank_pattern={\"a\":0}", "integers from 1"}, BadValue{"adapter.target_modules=", "a list"},
+        BadValue{"adapter.target_modules=[]", "names no module; name some, or tensors of experts"},
         BadValue{"adapter.trainable_token_indices=[-1]", "a list of token ids"},
         BadValue{"data.max_length=1", "from 2"}, BadValue{"data.max_length=16777217", "to 16777216"},
         BadValue{"data.eval_fraction=1", "below 1"}, BadValue{"data.format=jsonl", "must be auto | alpaca"},
@@ -230,6 +242,20 @@ TEST(Recipe, ContradictionsAreNamed) {
   EXPECT_NE(usage_error("{}", {"model.init=c.json", "adapter.r=2", "data.train=d", "output.dir=o"})
                 .find("random weights need no adapter"),
             std::string::npos);
+}
+
+TEST(Recipe, DataAreNotCachedInAModel) {
+  const test::TemporaryDirectory directory;
+  const std::string root = directory.path().string(), in = root + "/m/tokens: lies in " + root + "/m, which is read";
+  std::filesystem::create_directories(directory / "m");
+  std::filesystem::create_directories(directory / "data");
+  const auto cached_at = [&](const std::string& place) {
+    return usage_error("{}", {"model.path=" + root + "/m", "data.train=" + root + "/data", "output.dir=" + root + "/o",
+                              "data.cache=" + root + place});
+  };
+  EXPECT_EQ(cached_at("/m").find("command line: data.cache: " + in), 0u) << cached_at("/m");
+  EXPECT_NE(cached_at("/m/cache").find("which is read"), std::string::npos);
+  for (const char* place : {"", "/cache", "/data", "/data/cache", "/o"}) EXPECT_EQ(cached_at(place), "accepted");
 }
 
 TEST(Recipe, BrokenFilesAreRefusedWithTheirPlace) {

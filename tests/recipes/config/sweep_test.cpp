@@ -22,6 +22,27 @@ TEST(Sweep, KeyWithoutItsSectionIsCompleted) {
       std::string::npos);
 }
 
+TEST(Sweep, AKeyWithoutItsSectionIsTheOneThatTheObjectiveHas) {
+  const TemporaryDirectory directory;
+  const std::string file = (directory / "r.json").string();
+  test::write_bytes(
+      file, R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"}, "output": {"dir": "runs/s"},
+    "objective": {"type": "distillation", "teacher_model_name_or_path": "t"}})");
+  const auto keys = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> found;
+    for (const SweepAxis& axis : parse_sweep_axes(file, words)) found.push_back(axis.key);
+    return found;
+  };
+  EXPECT_EQ(keys({"temperature=0.5,1", "lr=1e-5,1e-4"}),
+            (std::vector<std::string>{"objective.temperature", "optimizer.lr"}));
+  EXPECT_EQ(keys({"temperature=0.5,1", "objective.type=grpo", "objective.teacher_model_name_or_path=null",
+                  R"(rewards=[{"type":"number","column":"a"}])", "accumulate=8"})
+                .front(),
+            "rollout.temperature");
+  EXPECT_EQ(test::error_of<UsageError>([&] { keys({"path=a,b"}); }),
+            "path: is ambiguous; write model.path or adapter.path");
+}
+
 TEST(Sweep, AMisspelledKeyWithoutItsSectionIsNamed) {
   EXPECT_EQ(test::error_of<UsageError>([] { parse_sweep_axis("betta=0.1,0.2"); }),
             "betta: unknown key; did you mean beta?");
@@ -50,12 +71,15 @@ TEST(Sweep, IsAllCombinationsAndNamesThemByWhatDiffers) {
   EXPECT_EQ(last.output.dir, "runs/s/lr=2e-4,r=32");
 }
 
-TEST(Sweep, ListsAreNamedAsTheyAreWritten) {
+TEST(Sweep, ListsAndObjectsAreNamedAsTheyAreWritten) {
   const TemporaryDirectory directory;
   test::write_bytes(directory / "r.json", R"({"model": {"path": "m"}, "adapter": {}, "data": {"train": "d.jsonl"},
     "output": {"dir": "runs/s"}})");
   EXPECT_EQ(sweep_runs((directory / "r.json").string(), {parse_sweep_axis("betas=[0.9,0.95],[0.9,0.99]")})[1].name,
             "betas=[0.9,0.99]");
+  const std::vector<SweepRun> objects =
+      sweep_runs((directory / "r.json").string(), {parse_sweep_axis(R"(rank_pattern={"q_proj":4},{"q_proj":8})")});
+  EXPECT_EQ(objects[1].name, R"(rank_pattern={"q_proj":8})");
 }
 
 TEST(Sweep, ValuesNeverShareADirectory) {

@@ -92,6 +92,9 @@ TEST(ContinuedAdapter, TheRecipeThatMadeItAndOtherWordsForTheSameAgree) {
   const json by_names = {{"target_modules", {"q_proj", "gate_proj", "up_proj", "down_proj"}}};
   EXPECT_EQ(Left("qwen3_moe", by_names).refusal(by_names), "");
   EXPECT_NE(mixture.refusal(by_names), "");
+  const json alone = {{"target_modules", json::array()}, {"target_parameters", {"mlp.experts.down_proj"}}};
+  EXPECT_EQ(Left("qwen3_moe", alone).refusal(alone), "");
+  EXPECT_EQ(Left("qwen3_moe", alone).refusal({{"path", "runs/a"}, {"target_modules", json::array()}}), "");
 }
 
 // Rows of tokens that were added to the tokenizer come by themselves.

@@ -434,5 +434,33 @@ TEST(PreferenceData, IsExaminedForWhatTeachesNothing) {
   EXPECT_TRUE(warned(load(verdicts, options).report(), "all answers are labelled as bad"));
 }
 
+TEST(PreferenceData, OfMostlyEqualAnswersIsRefused) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  const std::string path = files.write("pairs.jsonl", R"({"prompt": "p", "chosen": "same", "rejected": "same"})"
+                                                      "\n"
+                                                      R"({"prompt": "p", "chosen": "", "rejected": ""})"
+                                                      "\n"
+                                                      R"({"prompt": "p", "chosen": "a", "rejected": "b"})");
+  EXPECT_THAT(
+      error_of<InputError>([&] { load(path, options); }),
+      HasSubstr("2 of 3 records are dropped or empty or equal (1 train the end alone of an empty answer, 1 with "
+                "the same answer as chosen and as rejected, 0 without a trained token, 0 too long)"));
+  options.max_dropped = 0.7;
+  EXPECT_EQ(load(path, options).report().pairs, 3);
+}
+
+// Their number is what the user allowed.
+TEST(PreferenceData, MalformedRecordsDoNotCountAsDropped) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::preference;
+  options.skip_bad = 3;
+  const std::string path =
+      files.write("pairs.jsonl", "x\nx\nx\n{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}");
+  EXPECT_EQ(load(path, options).report().bad_records, 3);
+}
+
 }  // namespace
 }  // namespace nibble
