@@ -31,6 +31,7 @@ struct Flags {
   std::vector<std::string> files;
   std::string format = "auto", truncate = "cut";
   bool exact_match = false, json = false;
+  std::vector<Argument> of_losses;  // options for the loss alone
   int64_t limit = 0, max_new_tokens = 256;
   std::string answer = "all", pattern;
 };
@@ -103,6 +104,11 @@ std::optional<AnswerComparison> comparison_of(const Flags& flags, const Tokenize
 }
 
 void run(Flags flags) {
+  const bool has_loss = flags.format != "choices" && flags.format != "preference";
+  if (!has_loss && std::ranges::any_of(flags.of_losses, &Argument::given)) {
+    throw UsageError("--max-length, --truncate and --train-on-prompt with --format " + flags.format,
+                     "leave them out: they are for the loss on texts");
+  }
   if (flags.format == "choices") return run_choices(flags);
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
   flags.data.format = parse_data_format(flags.format);
@@ -166,9 +172,11 @@ void add_eval_command(Command& nibble) {
               "preference: pairs")
       .shows_default();
   add_record_flags(command, flags->data);
-  command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default();
-  command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error").shows_default();
-  command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well");
+  flags->of_losses = {
+      command.option("--max-length", flags->data.max_length, "Tokens of a sequence").shows_default(),
+      command.option("--truncate", flags->truncate, "What happens to longer samples: cut, drop or error")
+          .shows_default(),
+      command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well")};
   command.flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
   command
       .option("--answer", flags->answer,

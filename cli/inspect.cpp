@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
@@ -132,9 +133,11 @@ ordered_json inspect(const fs::path& path) {
 void print_members(const ordered_json& object, const std::string& prefix = "") {
   for (const auto& [key, value] : object.items()) {
     if (prefix.empty() && key == "tensors") continue;
-    const std::string text = value.is_string()           ? value.get<std::string>()
-                             : value.is_number_integer() ? grouped_text(value.get<int64_t>())
-                                                         : value.dump();
+    const bool counts =
+        value.is_number_integer() && (!value.is_number_unsigned() || std::in_range<int64_t>(value.get<uint64_t>()));
+    const std::string text = value.is_string() ? value.get<std::string>()
+                             : counts          ? grouped_text(value.get<int64_t>())
+                                               : value.dump();
     if (!value.is_object() || value.empty()) {
       say(stdout, "%-*s %s", prefix.empty() ? 20 : 36, (prefix + key).c_str(), text.c_str());
     } else if (prefix.empty()) {

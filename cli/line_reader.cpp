@@ -75,9 +75,11 @@ class PasteMarks {
 unsigned char insert_paste(EditLine* editor, int) {
   constexpr std::wstring_view kEnd = L"\x1b[201~";
   std::wstring text;
-  for (wchar_t c = 0; !text.ends_with(kEnd);) {
+  for (wchar_t c = 0, before = 0; !text.ends_with(kEnd);) {
     if (el_wgetc(editor, &c) != 1) return CC_EOF;
-    text += c == L'\r' ? L'\n' : c;
+    const bool ends_line = c == L'\n' && before == L'\r';  // that has ended
+    if (!ends_line) text += c == L'\r' ? L'\n' : c;
+    before = c;
   }
   text.resize(text.size() - kEnd.size());
   el_winsertstr(editor, text.c_str());
@@ -88,7 +90,8 @@ unsigned char insert_paste(EditLine* editor, int) {
 
 struct LineReader::Terminal {
   const char* prompt;
-  bool knows_modes = std::getenv("TERM") != nullptr && std::strcmp(std::getenv("TERM"), "dumb") != 0;
+  bool knows_modes =
+      isatty(STDERR_FILENO) == 1 && std::getenv("TERM") != nullptr && std::strcmp(std::getenv("TERM"), "dumb") != 0;
   History* history = history_init();
   EditLine* editor = el_init("nibble", stdin, stderr, stderr);
 

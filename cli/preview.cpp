@@ -144,9 +144,7 @@ void run(const Flags& flags) {
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   const DryRun found = dry_run(recipe, observer, flags.samples);
   const DatasetReport& counts = found.report;
-  const auto lost = static_cast<double>(counts.dropped_untrained + counts.dropped_long + counts.empty_answers +
-                                        counts.identical_pairs);
-  if (lost > max_dropped * static_cast<double>(counts.records)) {
+  if (counts.exceeds(max_dropped)) {
     say(stderr,
         "warning: train refuses these data: more than data.max_dropped (%g) of the records are dropped, empty or equal",
         max_dropped);

@@ -121,7 +121,7 @@ std::string left_out_text(const DatasetReport& report) {
   add(report.dropped_long, "dropped as too long");
   add(report.dropped_untrained, "dropped without a trained token");
   add(report.bad_records, report.bad_records == 1 ? "malformed record left out" : "malformed records left out");
-  add(report.hidden_parts, "without parts that the template does not show");
+  add(report.hidden_parts, "without parts that the text does not show");
   return joined(parts);
 }
 

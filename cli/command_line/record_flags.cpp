@@ -11,6 +11,7 @@
 namespace nibble::cli {
 
 void add_record_flags(Command& command, DataOptions& options) {
+  options.max_dropped = 1;  // nothing is trained
   command.option(
       "--fields",
       [&options](const std::string& given) {

@@ -79,7 +79,8 @@ struct DataOptions {
   int64_t skip_bad = 0;  ///< malformed records that may be left out (counted); 0 = stop at the first
   HiddenParts hidden_parts = HiddenParts::error;
   bool needs_reward = true;  ///< format rollouts: whether a line without one is malformed
-  double max_dropped = 0.5;  ///< share of the records that may be dropped (too long, nothing trained) or have no answer
+  double max_dropped = 0.5;  ///< share of the records that may be dropped (too long, nothing trained), have an
+                             ///< empty answer, or the same as chosen and as rejected
 };
 
 /// Throws UsageError, naming the recipe key, for a value out of range.

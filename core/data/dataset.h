@@ -39,14 +39,14 @@ struct DatasetReport {
   int64_t dropped_long = 0;       ///< longer than max_length with truncate = drop
   int64_t truncated = 0;          ///< cut to max_length
   int64_t truncated_tokens = 0;   ///< tokens lost by it
-  int64_t hidden_parts = 0;       ///< records trained without parts that the chat template does not show
+  int64_t hidden_parts = 0;       ///< records trained without parts that the text does not show
   int64_t empty_answers = 0;      ///< records that train the end of an empty answer or text, and nothing else
   int64_t duplicate_bos = 0;      ///< texts that brought a BOS of their own
   int64_t cut_answers = 0;        ///< samples of preferences whose answer lost its end
   int64_t cut_prompts = 0;        ///< records whose prompt alone is encoded otherwise than before its answer
   int64_t trained_questions = 0;  ///< records with an answer that begins with what was asked
   int64_t pairs = 0;              ///< of a chosen and a rejected answer
-  int64_t identical_pairs = 0;    ///< whose answers are the same
+  int64_t identical_pairs = 0;    ///< whose answers are the same, and not empty
   int64_t longer_chosen = 0;      ///< whose chosen answer is the longer one
   int64_t chosen_tokens = 0, rejected_tokens = 0;  ///< of their answers
   int64_t verdicts = 0, good_verdicts = 0;         ///< of unpaired answers
@@ -57,6 +57,12 @@ struct DatasetReport {
   std::string first_bad;              ///< message of the first malformed record left out
   std::vector<std::string> warnings;  ///< lines for the user
 
+  /// Records that are dropped, or train nothing but an end, or teach nothing.
+  int64_t lost() const { return dropped_untrained + dropped_long + empty_answers + identical_pairs; }
+  /// Whether their share of the records that are not malformed is above `share` (data.max_dropped).
+  bool exceeds(double share) const {
+    return static_cast<double>(lost()) > share * static_cast<double>(records - bad_records);
+  }
   /// trained_tokens / tokens, 0 without tokens.
   double trained_share() const;
 };

@@ -52,7 +52,9 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
 
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
                    const DataOptions& options, const Encoder& encoder) {
+  constexpr int kRendering = 2;  // one more wherever a record becomes other tokens, or counts otherwise, than before
   Json output = {{"nibble", std::string(version())},
+                 {"rendering", kRendering},
                  {"encoder", encoder.fingerprint},
                  {"vocab_size", encoder.vocab_size},
                  {"prefix", encoder.prefix},

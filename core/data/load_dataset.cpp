@@ -33,17 +33,17 @@ uint32_t trained_tokens(const EncodedRecord& sample) {
 // A data set of which next to nothing is left, or is worth anything, was meant to be read otherwise.
 void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   const int64_t empty = counts.empty_answers, equal = counts.identical_pairs;
-  const int64_t lost = counts.dropped_untrained + counts.dropped_long + empty + equal;
-  if (static_cast<double>(lost) <= options.max_dropped * static_cast<double>(counts.records)) return;
+  const int64_t lost = counts.lost(), of = counts.records - counts.bad_records;
+  if (!counts.exceeds(options.max_dropped)) return;
   throw InputError(counts.files.front().path,
-                   grouped_text(lost) + " of " + count_text(counts.records, "record") + (lost == 1 ? " is" : " are") +
-                       " dropped" + (empty > 0 ? " or empty" : "") + (equal > 0 ? " or equal" : "") + " (" +
+                   grouped_text(lost) + " of " + count_text(of, "record") + (lost == 1 ? " is" : " are") + " dropped" +
+                       (empty > 0 ? " or empty" : "") + (equal > 0 ? " or equal" : "") + " (" +
                        (empty > 0 ? grouped_text(empty) + " train the end alone of an empty answer, " : "") +
                        (equal > 0 ? grouped_text(equal) + " with the same answer as chosen and as rejected, " : "") +
                        grouped_text(counts.dropped_untrained) + " without a trained token, " +
                        grouped_text(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
                        formatted("%g", options.max_dropped) + ")",
-                   (empty > 0 ? "check data.fields, " : "check ") +
+                   (empty > 0 || equal > 0 ? "check data.fields, " : "check ") +
                        std::string("data.format, data.template and data.max_length with nibble preview, or raise "
                                    "data.max_dropped"));
 }
@@ -321,8 +321,8 @@ Dataset DatasetBuilder::finish() {
   warn_of_preferences(counts);
   if (counts.hidden_parts > 0) {
     counts.warnings.push_back(count_text(counts.hidden_parts, "record is", "records are") +
-                              " trained without tool calls, reasoning, tools or documents that the chat "
-                              "template does not show");
+                              " trained without messages, tool calls, reasoning, tools, documents or system "
+                              "prompts that the text does not show");
   }
   if (counts.empty_answers > 0) {
     counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + count_text(counts.records, "record") +

@@ -34,15 +34,24 @@ std::vector<std::string> keys_meant(const std::string& given) {
 std::string whole_key(const std::string& given, const std::function<Recipe()>& read) {
   const std::vector<std::string> meant = keys_meant(given);
   if (meant.size() == 1) return meant.front();
-  const Recipe recipe = read ? read() : Recipe();
   std::vector<std::string> fitting;
-  std::ranges::copy_if(meant, std::back_inserter(fitting), [&](const std::string& key) {
-    const auto field = std::ranges::find(detail::recipe_fields(), key, &detail::RecipeField::name);
-    return !field->applies || field->applies(recipe);
-  });
+  try {
+    const Recipe recipe = read ? read() : Recipe();
+    std::ranges::copy_if(meant, std::back_inserter(fitting), [&](const std::string& key) {
+      const auto field = std::ranges::find(detail::recipe_fields(), key, &detail::RecipeField::name);
+      return !field->applies || field->applies(recipe);
+    });
+  } catch (const Error&) {  // the recipe needs the keys whose names are asked for, or is told with whole ones
+  }
   if (fitting.size() == 1) return fitting.front();
   const std::vector<std::string>& names = fitting.empty() ? meant : fitting;
   throw UsageError("is ambiguous", "write " + names[0] + " or " + names[1], given);
+}
+
+void require_values(const std::string& word) {
+  const size_t equals = word.find('=');
+  if (equals != std::string::npos && equals > 0) return;
+  throw UsageError("is no key=values", "write optimizer.lr=1e-4,2e-4", word);
 }
 
 // Splits at commas outside brackets, braces and quotes.
@@ -96,10 +105,8 @@ std::map<std::string, std::vector<std::string>> keys_by_last_part() {
 }
 
 SweepAxis parse_sweep_axis(const std::string& word, const std::function<Recipe()>& recipe) {
+  require_values(word);
   const size_t equals = word.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw UsageError("is no key=values", "write optimizer.lr=1e-4,2e-4", word);
-  }
   SweepAxis axis{whole_key(word.substr(0, equals), recipe), split_values(word.substr(equals + 1))};
   for (const std::string& value : axis.values) {
     if (value.empty()) throw UsageError("has an empty value", "write optimizer.lr=1e-4,2e-4", word);
@@ -111,6 +118,7 @@ SweepAxis parse_sweep_axis(const std::string& word, const std::function<Recipe()
 }
 
 std::vector<SweepAxis> parse_sweep_axes(const std::string& recipe_file, const std::vector<std::string>& words) {
+  for (const std::string& word : words) require_values(word);
   const auto recipe = [&] {  // of one run, but for the keys that are ambiguous without it
     std::vector<std::string> overrides;
     for (const std::string& word : words) {

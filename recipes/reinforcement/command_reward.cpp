@@ -149,10 +149,16 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
 
 std::vector<double> CommandReward::score(const std::vector<std::string>& lines,
                                          const std::function<bool(size_t)>& stop) {
-  if (!child_) start();
-  failure_.clear();
   std::vector<double> scores;
-  const std::string wrong = exchange(lines, stop, scores);
+  std::string wrong;
+  try {
+    if (!child_) start();
+    wrong = exchange(lines, stop, scores);
+  } catch (const IoError& error) {
+    if (failure_.empty()) throw;  // it has never been started
+    wrong = "is not started again (" + std::string(error.what()) + ")";
+  }
+  failure_.clear();
   if (wrong.empty() && scores.size() == lines.size()) return scores;
   end();
   if (wrong.empty()) return {};

@@ -1,6 +1,7 @@
 #include "nibble/recipes/report/sweep_ranking.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace nibble {
@@ -37,13 +38,16 @@ SweepMeasure sweep_measure(const Recipe& recipe, const std::vector<SweepAxis>& a
 }
 
 std::vector<double> sweep_order(SweepMeasure measure, const RunSummary& run, double beta) {
+  const auto or_last = [](double number) {
+    return std::isnan(number) ? std::numeric_limits<double>::infinity() : number;
+  };
   const auto falling = [&](const char* name) {
     const auto found = std::ranges::find(run.headline, name, &NamedNumbers::value_type::first);
-    return found == run.headline.end() ? std::numeric_limits<double>::infinity() : -found->second;
+    return or_last(found == run.headline.end() ? NAN : -found->second);
   };
   switch (measure) {
     case SweepMeasure::loss:
-      return {run.best_step > 0 ? run.best_evaluation_loss : run.loss};
+      return {or_last(run.best_step > 0 ? run.best_evaluation_loss : run.loss)};
     case SweepMeasure::preference:
       return {falling("accuracy"), beta > 0 ? falling("margin") / beta : falling("margin")};
     case SweepMeasure::reward:

@@ -119,7 +119,7 @@ TEST_F(Chat, LinesAreEditedOnATerminal) {
 
 TEST_F(Chat, APastedTextOfSeveralLinesIsOneMessage) {
   const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
-  const std::string shown = on_a_terminal(model, {"\x1b[200~/\xc3\xa9t\xc3\xa9\r\r/third\x1b[201~\r", "/quit\r"});
+  const std::string shown = on_a_terminal(model, {"\x1b[200~/\xc3\xa9t\xc3\xa9\r\n\r/third\x1b[201~\r", "/quit\r"});
   EXPECT_THAT(shown, HasSubstr("/\xc3\xa9t\xc3\xa9\\x0a\\x0a/third is no command"));
   EXPECT_GT(shown.rfind(kMarksNothing), shown.rfind(kMarksPastes)) << "behind the last prompt";
 }

@@ -100,6 +100,9 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   EXPECT_EQ(found["asked"], 3);
   EXPECT_NEAR(found["margin"].get<double>(), (pair["chosen"].get<double>() - pair["rejected"].get<double>()) / 3, 1e-4);
   EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
+  const Said cut = run(words + " --format preference --max-length 8");
+  EXPECT_EQ(cut.code, 2);
+  EXPECT_THAT(cut.text, HasSubstr("--max-length, --truncate and --train-on-prompt with --format preference; leave"));
   const Said others = run("eval --model run --data d.jsonl --format unpaired");
   EXPECT_EQ(others.code, 2);
   EXPECT_THAT(others.text, HasSubstr("--format unpaired has no answers whose loss says how good a model is; see"));
@@ -122,6 +125,9 @@ TEST_F(Eval, NumbersAreWrittenForPeople) {
   test::write_bytes(root_ / "long.txt", words);
   using ::testing::ContainsRegex;
   EXPECT_THAT(run("eval --model run --data long.txt").text, ContainsRegex(" over [0-9],[0-9]+ tokens"));
+  create_directory(root_ / "large");
+  test::write_bytes(root_ / "large/recipe.json", R"({"large": 18446744073709551615})");
+  EXPECT_THAT(run("inspect large").text, HasSubstr(" 18446744073709551615\n"));
   EXPECT_THAT(run("inspect run/model").text, ContainsRegex("\nbytes +[0-9]+,[0-9]+\n.* [0-9]+,[0-9]+  model"));
   const std::string job = " r.yaml data.train=long.txt data.eval=long.txt data.max_length=8192 train.steps=1";
   EXPECT_THAT(

@@ -37,12 +37,7 @@ std::string on_terminal(const std::string& words) {
 }
 
 std::string in_a_pipe(const std::string& words) {
-  std::FILE* pipe = popen((std::string(kProgram) + " " + words + " 2>&1").c_str(), "r");
-  std::string text;
-  std::array<char, 4096> piece{};
-  while (const size_t got = fread(piece.data(), 1, piece.size(), pipe)) text.append(piece.data(), got);
-  pclose(pipe);
-  return text;
+  return test::said_by(std::string(kProgram) + " " + words + " 2>&1").text;
 }
 
 std::vector<std::string> parts_of(const std::string& text, char between) {

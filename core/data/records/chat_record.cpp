@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace nibble {
@@ -208,7 +209,12 @@ Conversation read_conversation(const JsonRecord& record) {
   if (record.array(name).empty())
     record.fail("field \"" + name + "\" is empty", "give it a question and an answer, or set data.skip_bad");
   Conversation conversation = start_conversation(record);
-  for (ChatMessage& message : read_messages(record, name)) conversation.messages.push_back(std::move(message));
+  std::vector<ChatMessage> messages = read_messages(record, name);
+  const auto repeats = [&](const ChatMessage& system) {
+    return messages[0].role == system.role && messages[0].content == system.content;
+  };
+  std::erase_if(conversation.messages, repeats);
+  std::ranges::move(messages, std::back_inserter(conversation.messages));
   return conversation;
 }
 

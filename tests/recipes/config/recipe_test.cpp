@@ -246,15 +246,16 @@ TEST(Recipe, ContradictionsAreNamed) {
 
 TEST(Recipe, DataAreNotCachedInAModel) {
   const test::TemporaryDirectory directory;
-  const std::string root = directory.path().string(), in = root + "/m/tokens: lies in " + root + "/m, which is read";
+  const std::string root = directory.path().string();
+  const std::string refused = "command line: data.cache: lies in a model, adapter or tokenizer that is read";
   std::filesystem::create_directories(directory / "m");
   std::filesystem::create_directories(directory / "data");
   const auto cached_at = [&](const std::string& place) {
     return usage_error("{}", {"model.path=" + root + "/m", "data.train=" + root + "/data", "output.dir=" + root + "/o",
                               "data.cache=" + root + place});
   };
-  EXPECT_EQ(cached_at("/m").find("command line: data.cache: " + in), 0u) << cached_at("/m");
-  EXPECT_NE(cached_at("/m/cache").find("which is read"), std::string::npos);
+  EXPECT_EQ(cached_at("/m").find(refused), 0u) << cached_at("/m");
+  EXPECT_EQ(cached_at("/m/cache").find(refused), 0u);
   for (const char* place : {"", "/cache", "/data", "/data/cache", "/o"}) EXPECT_EQ(cached_at(place), "accepted");
 }
 

@@ -41,6 +41,13 @@ TEST(Sweep, AKeyWithoutItsSectionIsTheOneThatTheObjectiveHas) {
             "rollout.temperature");
   EXPECT_EQ(test::error_of<UsageError>([&] { keys({"path=a,b"}); }),
             "path: is ambiguous; write model.path or adapter.path");
+  EXPECT_EQ(test::error_of<UsageError>([&] {
+              keys({"temperature=1,2", "foo"});
+            }),
+            "foo: is no key=values; write optimizer.lr=1e-4,2e-4");
+  test::write_bytes(file, "{}");
+  EXPECT_EQ(test::error_of<UsageError>([&] { keys({"path=a,b"}); }),
+            "path: is ambiguous; write model.path or adapter.path");
 }
 
 TEST(Sweep, AMisspelledKeyWithoutItsSectionIsNamed) {

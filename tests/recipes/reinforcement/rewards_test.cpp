@@ -106,6 +106,20 @@ TEST(CommandReward, NullIsNothingAndExtraLinesAreRefused) {
   EXPECT_TRUE(std::isnan(CommandReward(recipe, "rewards (command)").score({"{}"}).front()));
 }
 
+TEST(CommandReward, ThatIsNotStartedAgainFailsAsOneThatEnds) {
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path program = directory / "once";
+  test::write_bytes(program, "#!/bin/sh\nrm \"$0\"\nexit 3\n");
+  permissions(program, std::filesystem::perms::owner_all);
+  CommandReward once({.type = RewardRecipe::Type::command, .argv = {program.string()}, .null_on_failure = true},
+                     "rewards (command)");
+  for (const char* reason : {"ended with exit code 3", "is not started again", "is not started again"}) {
+    const std::vector<double> scores = once.score({"{}", "{}"});
+    EXPECT_TRUE(scores.size() == 2 && std::isnan(scores.front()) && std::isnan(scores.back()));
+    EXPECT_THAT(once.failure(), HasSubstr(reason));
+  }
+}
+
 TEST(Rewards, SayHowManyScoresOfCommandsAreThere) {
   const RewardRecipe command = {.type = RewardRecipe::Type::command,
                                 .argv = {"sh", "-c", "while read -r line; do echo 1; done"}};

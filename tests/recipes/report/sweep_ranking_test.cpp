@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace nibble {
 namespace {
 
@@ -62,6 +64,9 @@ TEST(SweepRanking, BetaDoesNotMakeARunBetter) {
   low.headline[0].second = 0.5;
   EXPECT_GT(sweep_order(SweepMeasure::preference, low, 0.01), sweep_order(SweepMeasure::preference, high, 1));
   EXPECT_LT(sweep_order(SweepMeasure::preference, high, 0), sweep_order(SweepMeasure::preference, {}, 0));
+  RunSummary unfit;
+  unfit.loss = NAN;
+  EXPECT_LT(sweep_order(SweepMeasure::loss, low, 0), sweep_order(SweepMeasure::loss, unfit, 0));
   RunSummary rewarded;
   rewarded.headline = {{"reward", -2}};
   EXPECT_LT(sweep_order(SweepMeasure::reward, rewarded, 0), sweep_order(SweepMeasure::reward, low, 0)) << "has none";

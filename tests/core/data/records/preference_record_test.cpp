@@ -273,6 +273,11 @@ TEST(HiddenParts, SystemMessagesStandBeforeThePrompt) {
         << prompt;
     EXPECT_THAT(samples_of(fields + "}", DataFormat::prompts, options), ElementsAre("______")) << prompt;
   }
+  for (const std::string& messages : {ask, whole}) {
+    EXPECT_THAT(samples_of("{" + system + "\"messages\": " + messages + ", " + texts, DataFormat::preference, options),
+                ElementsAre("______a!\n", "______b!\n"))
+        << messages;
+  }
 }
 
 TEST(HiddenParts, OfTextsWithoutATemplateAreRefusedOrLeftOutAndCounted) {
@@ -460,6 +465,10 @@ TEST(PreferenceData, MalformedRecordsDoNotCountAsDropped) {
   const std::string path =
       files.write("pairs.jsonl", "x\nx\nx\n{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}");
   EXPECT_EQ(load(path, options).report().bad_records, 3);
+  const std::string equal =
+      files.write("equal.jsonl", "x\nx\nx\n{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"a\"}");
+  EXPECT_THAT(error_of<InputError>([&] { load(equal, options); }), HasSubstr("1 of 1 record is dropped or equal"))
+      << "nor do they count as kept";
 }
 
 }  // namespace
