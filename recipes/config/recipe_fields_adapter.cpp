@@ -15,7 +15,7 @@ AdapterOptions& options(Recipe& recipe) { return recipe.adapter->options; }
 RecipeField selector_field(std::string name, ModuleSelector AdapterOptions::*at, const Json& none,
                            std::string meaning) {
   const auto read = [](const Json& value, const std::string& place, const std::string& values) {
-    if (value == "") refuse_value(place, values, value);
+    if (value == Json("")) refuse_value(place, values, value);
     return value.is_string() ? ModuleSelector{{}, value.get<std::string>()}
                              : ModuleSelector{read_texts(value, place, values), ""};
   };

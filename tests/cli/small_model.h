@@ -40,7 +40,7 @@ class SmallModel : public ::testing::Test {
   }
   /// The snapshot that refs/main of `repository` names, empty.
   std::filesystem::path snapshot(const std::string& repository) {
-    const std::filesystem::path result = root_ / "hub" / repository / "snapshots/abc";
+    std::filesystem::path result = root_ / "hub" / repository / "snapshots/abc";
     create_directories(result);
     create_directories(root_ / "hub" / repository / "refs");
     write_bytes(root_ / "hub" / repository / "refs/main", "abc");

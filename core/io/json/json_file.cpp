@@ -60,7 +60,7 @@ size_t find_number(std::string_view text, const std::string& what) {
 
 class LimitCheck {
  public:
-  LimitCheck(const JsonLimits& limits) : limits_(limits) {}
+  explicit LimitCheck(const JsonLimits& limits) : limits_(limits) {}
 
   bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     using Event = nlohmann::json::parse_event_t;

@@ -37,6 +37,9 @@ std::string error_of(const std::function<void()>& body) {
 }
 
 class PeftDirectoryTest : public ::testing::Test {
+ public:
+  ~PeftDirectoryTest() override { fs::remove_all(root); }
+
  protected:
   PeftDirectoryTest() {
     root = fs::temp_directory_path() / ("nibble-peft-" + std::to_string(::getpid()) + "-" +
@@ -44,7 +47,6 @@ class PeftDirectoryTest : public ::testing::Test {
     fs::remove_all(root);
     fs::create_directories(root);
   }
-  ~PeftDirectoryTest() override { fs::remove_all(root); }
 
   Tensor matrix(Shape shape, float first = 1) {
     Tensor result = Tensor::empty(pool, shape, DType::f32);
@@ -53,7 +55,7 @@ class PeftDirectoryTest : public ::testing::Test {
   }
   fs::path make(const std::string& name, const std::vector<std::pair<std::string, Tensor>>& tensors,
                 const std::string& config = R"({"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]})") {
-    const fs::path directory = root / name;
+    fs::path directory = root / name;
     fs::create_directories(directory);
     std::ofstream(directory / "adapter_config.json") << config;
     if (!tensors.empty()) write_safetensors(directory / "adapter_model.safetensors", tensors);

@@ -37,6 +37,9 @@ TEST(ProgressLine, LeavesOutWholeFieldsTheMeanBeforeTheTimeLeft) {
 
 /// Prints into a file, at times that the test says.
 class Printed : public ::testing::Test {
+ public:
+  ~Printed() override { std::fclose(file_); }
+
  protected:
   std::string text() {
     std::fflush(file_);
@@ -47,7 +50,6 @@ class Printed : public ::testing::Test {
   double now_ = 0;
   ProgressPrinter printer_{file_, 10, [this] { return now_; }};
   Observer observer_ = printer_.observer();
-  ~Printed() override { std::fclose(file_); }
 };
 
 TEST_F(Printed, LongDrawingIsCountedAndTakesNoStepsLineAway) {

@@ -13,7 +13,6 @@ namespace {
 
 using nlohmann::json;
 using test::error_of;
-using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
