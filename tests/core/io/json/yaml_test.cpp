@@ -52,7 +52,7 @@ TEST(Yaml, WhatIsWrongHasALineAndAColumn) {
       {"a: *nothing\n", "r.yaml:1:"},
   };
   for (const auto& [text, message] : cases) {
-    EXPECT_THAT(error_of<InputError>([&] { read(text); }), HasSubstr(message)) << text;
+    EXPECT_THAT(error_of<InputError>([&, yaml = text] { read(yaml); }), HasSubstr(message)) << text;
   }
 }
 
