@@ -26,7 +26,7 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 /// What needs a full matrix or table cannot be had where several ranks have shards of it.
-void refuse_beside_shards(const AdapterOptions& options) {
+void refuse_shards(const AdapterOptions& options) {
   const auto refuse = [](const std::string& what) {
     throw UsageError(what + " needs full weights, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "adapter");
@@ -66,7 +66,7 @@ class Planner {
     model_.visit_linears([&](Linear& linear) { plan_.linears.push_back(linear.name()); });
     model_.visit_embeddings([&](Embedding& embedding) { embeddings_.push_back(embedding.name()); });
     plan_.vocab_size = config.vocab_size;
-    if (split.tensor) refuse_beside_shards(options);
+    if (split.tensor) refuse_shards(options);
   }
 
   TargetModules matched() const {

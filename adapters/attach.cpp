@@ -27,7 +27,7 @@ void refuse_second_adapter(Layer& layer) {
   if (layer.adapter()) throw UsageError(layer.name() + " has an adapter already", "attach one adapter at a time");
 }
 
-/// Not of an expert on another rank; what is of the tensors of all experts hangs on those that are here.
+/// Not of an expert on another rank; adapters on tensors of all experts belong to those that are here.
 bool is_here(Linear& linear) { return !linear.weight().storage().empty(); }
 
 /// Whether values of the base itself change, so that switching the adapter off does not give the base.

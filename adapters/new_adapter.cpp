@@ -27,7 +27,7 @@ Tensor own_shard(const Tensor& global, const ShardSpec& spec, MemoryPool& pool) 
   return shard.storage() == global.storage() ? shard.clone(pool) : shard;
 }
 
-std::shared_ptr<Parameter> beside_shard(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base) {
+std::shared_ptr<Parameter> sharded_like(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base) {
   factor->partial_gradient = base && !spec;
   factor->shard = std::move(spec);
   return factor;
@@ -92,9 +92,9 @@ std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
   }
   const LoraSettings settings{scaling, static_cast<float>(options_.lora_dropout), first_input(linear)};
   auto lora = std::make_unique<LoraAdapter>(module, settings,
-                                            beside_shard(make_parameter(lora_a_name(module), start.a, true, pool),
+                                            sharded_like(make_parameter(lora_a_name(module), start.a, true, pool),
                                                          shard_of_a(linear.shard(), r), linear.shard()),
-                                            beside_shard(make_parameter(lora_b_name(module), start.b, true, pool),
+                                            sharded_like(make_parameter(lora_b_name(module), start.b, true, pool),
                                                          shard_of_b(linear.shard(), r), linear.shard()),
                                             bias);
   if (!options_.use_dora) return lora;

@@ -20,7 +20,7 @@ std::shared_ptr<Parameter> make_parameter(const std::string& name, Tensor value,
 /// The shard of a tensor that stands beside a shard of a matrix: itself where the spec is nothing, else a copy.
 Tensor own_shard(const Tensor& global, const ShardSpec& spec, MemoryPool& pool);
 /// A or B as it stands beside the shard `base` of a matrix: an unsharded factor has a partial gradient there.
-std::shared_ptr<Parameter> beside_shard(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base);
+std::shared_ptr<Parameter> sharded_like(std::shared_ptr<Parameter> factor, ShardSpec spec, const ShardSpec& base);
 /// Where the input of a linear begins in that of the global matrix.
 int64_t first_input(const Linear& linear);
 

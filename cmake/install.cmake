@@ -37,6 +37,6 @@ install(CODE "
 
 # pkg-config --static is not needed: a static library brings nothing by itself, so everything is in Libs.
 set(NIBBLE_PC_REQUIRES
-    "openblas libhwy sentencepiece oniguruma libxxhash zlib libzstd snappy gmp yaml-cpp icu-uc icu-i18n")
+    "libhwy sentencepiece oniguruma libxxhash zlib libzstd snappy gmp yaml-cpp icu-uc icu-i18n")
 configure_file(cmake/nibble.pc.in ${PROJECT_BINARY_DIR}/nibble.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/nibble.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -96,8 +96,8 @@ std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
                               static_cast<float>(file_.options.lora_dropout), first_input(linear)};
   check_start(linear, a.dim(0), settings.scaling);
   auto lora = std::make_unique<LoraAdapter>(
-      module, settings, beside_shard(parameter(lora_a_name(module), a), a_spec, linear.shard()),
-      beside_shard(parameter(lora_b_name(module), b), b_spec, linear.shard()), bias);
+      module, settings, sharded_like(parameter(lora_a_name(module), a), a_spec, linear.shard()),
+      sharded_like(parameter(lora_b_name(module), b), b_spec, linear.shard()), bias);
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, linear.out_features());
   if (!magnitude) return lora;

@@ -35,9 +35,9 @@ Tensor sublayer_input(const std::optional<Norm>& norm, const Tensor& x, const St
 }
 
 // Puts what sublayer_input gave into what the sublayer has kept, if it was left out.
-void restore_input(bool left_out, const std::optional<Norm>& norm, const NormSaved& norm_saved, const StepContext& step,
+void restore_input(bool dropped, const std::optional<Norm>& norm, const NormSaved& norm_saved, const StepContext& step,
                    SublayerSaved& saved) {
-  if (!left_out) return;
+  if (!dropped) return;
   Tensor y = Tensor::empty(step.pool(), norm_saved.x.shape(), step.compute_dtype, "norm");
   norm->forward(norm_saved.x, y, step, nullptr);
   saved.set_input(y);
@@ -165,7 +165,7 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
   }
 
   if (!feed_forward_) {
-    if (saved) leave_inputs_out(*saved);
+    if (saved) drop_inputs(*saved);
     return middle;
   }
 
@@ -183,20 +183,20 @@ Tensor Block::run(const Tensor& x, const LayerContext& context, const StepContex
     feed_forward_->forward_save_only(mlp_input, context, output_dtype(context, step), step, kept.feed_forward);
   }
   if (layer_input_) layer_input_->forward(out, context, step, keep(kept.layer_input));
-  if (saved) leave_inputs_out(*saved);
+  if (saved) drop_inputs(*saved);
   return out;
 }
 
-void Block::leave_inputs_out(BlockSaved& saved) const {
-  const auto leave_out = [](SublayerSaved& of) {
+void Block::drop_inputs(BlockSaved& saved) const {
+  const auto drop_input = [](SublayerSaved& of) {
     const bool had = of.has_input();
     of.set_input({});
     return had;
   };
   if (mixer_ && !attention_norm_) return;
-  if (mixer_) saved.mixer_input_left_out = leave_out(*saved.mixer);
+  if (mixer_) saved.mixer_input_dropped = drop_input(*saved.mixer);
   if (!feed_forward_ || (!mlp_norm_ && !config_.parallel_residual)) return;
-  saved.feed_forward_input_left_out = leave_out(*saved.feed_forward);
+  saved.feed_forward_input_dropped = drop_input(*saved.feed_forward);
 }
 
 void Block::backward(Tensor& gradient, const LayerContext& context, const StepContext& step, BlockSaved&& saved,
@@ -229,7 +229,7 @@ void Block::backward_one(Tensor& gradient, const LayerContext& context, const St
   Tensor mlp_dinput;
   const bool mlp_input_gradient = above_mlp || trainable(mlp_norm_);
   if (feed_forward_) {
-    restore_input(saved.feed_forward_input_left_out, mlp_norm_ ? mlp_norm_ : attention_norm_,
+    restore_input(saved.feed_forward_input_dropped, mlp_norm_ ? mlp_norm_ : attention_norm_,
                   mlp_norm_ ? saved.mlp_norm : saved.attention_norm, step, *saved.feed_forward);
     feed_forward_->backward(
         sublayer_output_gradient(post_mlp_norm_, scale, gradient, step, std::move(saved.post_mlp_norm)), context, step,
@@ -247,7 +247,7 @@ void Block::backward_one(Tensor& gradient, const LayerContext& context, const St
 
   if (attention_gradient && mixer_) {
     Tensor dinput;
-    restore_input(saved.mixer_input_left_out, attention_norm_, saved.attention_norm, step, *saved.mixer);
+    restore_input(saved.mixer_input_dropped, attention_norm_, saved.attention_norm, step, *saved.mixer);
     mixer_->backward(
         sublayer_output_gradient(post_attention_norm_, scale, gradient, step, std::move(saved.post_attention_norm)),
         context, step, *saved.mixer, attention_input_gradient ? &dinput : nullptr);

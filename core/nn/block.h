@@ -43,7 +43,7 @@ struct BlockConfig {
 struct BlockSaved {
   NormSaved attention_norm, post_attention_norm, mlp_norm, post_mlp_norm;
   std::unique_ptr<SublayerSaved> mixer, feed_forward, layer_input, streams;
-  bool mixer_input_left_out = false, feed_forward_input_left_out = false;
+  bool mixer_input_dropped = false, feed_forward_input_dropped = false;
 
   /// Every tensor there is, in a fixed order.
   void visit(const TensorVisitor& visitor);
@@ -82,7 +82,7 @@ class Block final : public OfMembers<Block> {
 
  private:
   // Takes the norms' outputs out of what is kept.
-  void leave_inputs_out(BlockSaved& saved) const;
+  void drop_inputs(BlockSaved& saved) const;
   void mix(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
            std::unique_ptr<SublayerSaved>* saved, MixerCache* cache);
   // forward, or recompute where the output is not wanted: undefined then.

@@ -52,7 +52,7 @@ class LinearWeight {
   virtual std::unique_ptr<LinearWeight> shard(const ShardSpec& spec, MemoryPool& pool) const = 0;
 
   /// One of the matrices of a tensor [n, out, in] (experts): which, and another one of them, which shares its bytes.
-  /// The first stands for all of them wherever the tensor is met whole: in parts(), and where parameters are visited.
+  /// The first stands for all of them where the tensor is one: in parts(), and where parameters are visited.
   virtual int64_t matrix() const { return 0; }
   virtual std::unique_ptr<LinearWeight> matrix(int64_t) const { throw std::logic_error("a weight of one matrix"); }
   /// The weight that holds only some of the matrices, of which it is the first. What is mapped stays mapped.

@@ -1,8 +1,8 @@
 #pragma once
 // The one seam for matrix products. Results are the same bits for any number of threads, and element (m, n) of a
 // product of more than 4 rows does not depend on how many rows there are. The engine is our own packed kernel
-// (cpu/gemm_packed.h) for dense and 4-bit weights alike; OpenBLAS may take dense f32 ones (NIBBLE_GEMM,
-// cpu/gemm_openblas.h). benchmarks/gemm_benchmark.cpp holds both against oneDNN.
+// (cpu/gemm/gemm_packed.h) for dense and 4-bit weights alike; OpenBLAS may take dense f32 ones (NIBBLE_GEMM,
+// cpu/gemm/gemm_openblas.h). benchmarks/gemm_benchmark.cpp holds both against oneDNN.
 
 #include "nibble/core/ops/weight_view.h"
 

@@ -11,27 +11,29 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-using test::nibble_says;
-using test::Said;
+using test::CommandOutput;
+using test::output_of_nibble;
 using test::SmallRun;
 
 TEST(AdapterBase, MergeWarnsWhereTheBaseIsNotTheRuns) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said trained = nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
+  const CommandOutput trained =
+      output_of_nibble("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
   ASSERT_EQ(trained.code, 0) << trained.text;
   EXPECT_NE(trained.text.find("done: " + (small.run() / "adapter").string()), std::string::npos) << trained.text;
   const std::string merge = "merge --adapter " + (small.run() / "adapter").string() + " --out ";
-  const Said unasked = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
+  const CommandOutput unasked = output_of_nibble(merge + (small.directory / "a").string() + " 2>&1");
   EXPECT_EQ(unasked.code, 0) << unasked.text;
   EXPECT_NE(unasked.text.find("warning: this adapter was trained on the base in nf4"), std::string::npos);
   EXPECT_NE(unasked.text.find("nibble quantize --model " + model.string() + " --type nf4"), std::string::npos);
-  const Said asked = nibble_says(merge + (small.directory / "b").string() + " --base original 2>&1");
+  const CommandOutput asked = output_of_nibble(merge + (small.directory / "b").string() + " --base original 2>&1");
   EXPECT_EQ(asked.code, 0) << asked.text;
   EXPECT_EQ(asked.text.find("warning"), std::string::npos) << asked.text;
   const fs::path four_bit = small.directory / "nf4";
-  ASSERT_EQ(nibble_says("quantize --model " + model.string() + " --out " + four_bit.string()).code, 0);
-  const Said right = nibble_says(merge + (small.directory / "c").string() + " --model " + four_bit.string() + " 2>&1");
+  ASSERT_EQ(output_of_nibble("quantize --model " + model.string() + " --out " + four_bit.string()).code, 0);
+  const CommandOutput right =
+      output_of_nibble(merge + (small.directory / "c").string() + " --model " + four_bit.string() + " 2>&1");
   EXPECT_EQ(right.code, 0) << right.text;
   EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
 }
@@ -50,24 +52,25 @@ void change_last_byte(const fs::path& model, const fs::path& other) {
 TEST(AdapterBase, ACopiedAdapterKnowsItsBase) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
+  ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
   const fs::path alone = small.directory / "alone", other = small.directory / "other";
   fs::create_directories(alone);
   fs::copy(small.run() / "adapter", alone);
   fs::remove_all(small.run());
   const std::string merge = "merge --adapter " + alone.string() + " --out ";
-  const Said right = nibble_says(merge + (small.directory / "a").string() + " 2>&1");
+  const CommandOutput right = output_of_nibble(merge + (small.directory / "a").string() + " 2>&1");
   EXPECT_EQ(right.code, 0) << right.text;
   EXPECT_EQ(right.text.find("warning"), std::string::npos) << right.text;
   change_last_byte(model, other);
   const std::string into_other = " --model " + other.string();
-  const Said wrong = nibble_says(merge + (small.directory / "b").string() + into_other + " 2>&1");
+  const CommandOutput wrong = output_of_nibble(merge + (small.directory / "b").string() + into_other + " 2>&1");
   EXPECT_EQ(wrong.code, 0) << wrong.text;
   EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string() +
                             ", where model.safetensors has other content"),
             std::string::npos)
       << wrong.text;
-  const Said meant = nibble_says(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
+  const CommandOutput meant =
+      output_of_nibble(merge + (small.directory / "c").string() + into_other + " --base original 2>&1");
   EXPECT_EQ(meant.code, 0) << meant.text;
   EXPECT_EQ(meant.text.find("warning"), std::string::npos) << meant.text;
 }
@@ -76,7 +79,7 @@ TEST(AdapterBase, ACopiedAdapterKnowsItsBase) {
 TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
   const fs::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
+  ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
   const std::string adapter = (small.run() / "adapter").string(), data = (small.directory / "d.jsonl").string();
   const std::string out = (small.directory / "out").string();
   const fs::path other = small.directory / "other";
@@ -91,12 +94,12 @@ TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
        }) {
     const std::string name = command.substr(0, command.find(' ')), rest = command.substr(name.size());
     const auto with = [&](const fs::path& base, const std::string& more) {
-      return nibble_says(name + " --adapter " + adapter + " --model " + base.string() + more + rest + " 2>&1");
+      return output_of_nibble(name + " --adapter " + adapter + " --model " + base.string() + more + rest + " 2>&1");
     };
-    const Said right = with(model, "");
+    const CommandOutput right = with(model, "");
     EXPECT_EQ(right.code, 0) << right.text;
     EXPECT_EQ(right.text.find("warning: this adapter"), std::string::npos) << right.text;
-    const Said wrong = with(other, name == "export" ? " --force" : "");
+    const CommandOutput wrong = with(other, name == "export" ? " --force" : "");
     EXPECT_EQ(wrong.code, 0) << wrong.text;
     EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string() +
                               ", where model.safetensors has other content"),
@@ -104,17 +107,17 @@ TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
         << command << "\n"
         << wrong.text;
   }
-  const Said in_4_bits = nibble_says("eval --quantize nf4 --adapter " + adapter + " --model " + model.string() +
-                                     " --data " + data + " 2>&1");
+  const CommandOutput in_4_bits = output_of_nibble("eval --quantize nf4 --adapter " + adapter + " --model " +
+                                                   model.string() + " --data " + data + " 2>&1");
   EXPECT_NE(in_4_bits.text.find("warning: this adapter was trained on the base without quantization; "
                                 "--quantize none gives that\n"),
             std::string::npos)
       << in_4_bits.text;
   const std::string continued = "train " + small.recipe_file().string() + " adapter.path=" + adapter + " output.dir=";
-  const Said same_base = nibble_says(continued + out + "-same 2>&1");
+  const CommandOutput same_base = output_of_nibble(continued + out + "-same 2>&1");
   EXPECT_EQ(same_base.code, 0) << same_base.text;
   EXPECT_EQ(same_base.text.find("warning: this adapter"), std::string::npos) << same_base.text;
-  const Said other_base = nibble_says(continued + out + "-other model.path=" + other.string() + " 2>&1");
+  const CommandOutput other_base = output_of_nibble(continued + out + "-other model.path=" + other.string() + " 2>&1");
   EXPECT_NE(other_base.text.find("warning: this adapter was trained on another base"), std::string::npos)
       << other_base.text;
   // A config.json as Python writes it, of which Mamba-2's has Infinity.
@@ -124,7 +127,7 @@ TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
   text.replace(text.find("\"LIMIT\""), 7, "[0.0, Infinity]");
   fs::remove(other / "config.json");  // it may be a link
   std::ofstream(other / "config.json") << text;
-  const Said infinite = nibble_says(continued + out + "-infinite model.path=" + other.string() + " 2>&1");
+  const CommandOutput infinite = output_of_nibble(continued + out + "-infinite model.path=" + other.string() + " 2>&1");
   EXPECT_EQ(infinite.code, 0) << infinite.text;
 }
 
@@ -132,23 +135,24 @@ TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
 TEST(AdapterBase, TheBitsThatTheBaseWasHeldInAreKnown) {
   const fs::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1").code, 0);
+  ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1").code,
+            0);
   const std::string named = " --adapter " + (small.run() / "adapter").string() + " --model ";
   const std::string data = " --data " + (small.directory / "d.jsonl").string() + " 2>&1";
   const std::string in_16_bits = "warning: this adapter was trained on the base in nf4; ";
-  const Said whole = nibble_says("eval" + named + model.string() + data);
+  const CommandOutput whole = output_of_nibble("eval" + named + model.string() + data);
   EXPECT_NE(whole.text.find(in_16_bits + "--quantize nf4 gives that\n"), std::string::npos) << whole.text;
-  const Said held = nibble_says("eval --quantize nf4" + named + model.string() + data);
+  const CommandOutput held = output_of_nibble("eval --quantize nf4" + named + model.string() + data);
   EXPECT_EQ(held.code, 0) << held.text;
   EXPECT_EQ(held.text.find("warning: this adapter"), std::string::npos) << held.text;
   const std::string merge = "merge --out " + (small.directory / "m").string() + named;
-  const Said merged = nibble_says(merge + model.string() + " 2>&1");
+  const CommandOutput merged = output_of_nibble(merge + model.string() + " 2>&1");
   EXPECT_NE(merged.text.find(in_16_bits + "nibble quantize --model " + model.string() + " --type nf4 --out "),
             std::string::npos)
       << merged.text;
   const fs::path other = small.directory / "other";
   change_last_byte(model, other);
-  const Said wrong = nibble_says(merge + other.string() + " --force 2>&1");
+  const CommandOutput wrong = output_of_nibble(merge + other.string() + " --force 2>&1");
   EXPECT_NE(wrong.text.find("warning: this adapter was trained on another base than the one in " + other.string()),
             std::string::npos)
       << wrong.text;

@@ -17,14 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using test::nibble_says;
-using test::Said;
+using test::CommandOutput;
+using test::output_of_nibble;
 using test::SmallRun;
 
 TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said output = nibble_says("train --profile " + small.recipe_file().string() + " 2>&1");
+  const CommandOutput output = output_of_nibble("train --profile " + small.recipe_file().string() + " 2>&1");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_NE(output.text.find("bottleneck: "), std::string::npos) << output.text;
   EXPECT_NE(output.text.find("sample: "), std::string::npos);
@@ -49,7 +49,7 @@ TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const std::string recipe = small.recipe_file().string();
-  const Said lora = nibble_says("train " + recipe + " train.steps=1 2>&1");
+  const CommandOutput lora = output_of_nibble("train " + recipe + " train.steps=1 2>&1");
   ASSERT_EQ(lora.code, 0) << lora.text;
   EXPECT_NE(lora.text.find("\ntraining 1 step\nLoRA on " + model.string() +
                            ": 283,152 parameters, 23,120 of them trained (8.17%)\ncomputing in "),
@@ -71,16 +71,16 @@ TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
       "growth": 0})");
   const std::string plan =
       "plan " + small.recipe_file().string() + " --cluster " + (small.directory / "c.json").string() + " ";
-  const Said by_steps = nibble_says(plan + "train.steps=100000 2>&1");
+  const CommandOutput by_steps = output_of_nibble(plan + "train.steps=100000 2>&1");
   ASSERT_EQ(by_steps.code, 0) << by_steps.text;
   EXPECT_NE(by_steps.text.find("\nwhole run: 100,000 steps, "), std::string::npos) << by_steps.text;
   EXPECT_NE(by_steps.text.find(", 260,032 weights, 23,120 trained, steps of "), std::string::npos) << by_steps.text;
-  EXPECT_EQ(nibble_says("plan " + small.recipe_file().string() + " 2>&1").text.find("e+0"), std::string::npos);
+  EXPECT_EQ(output_of_nibble("plan " + small.recipe_file().string() + " 2>&1").text.find("e+0"), std::string::npos);
   EXPECT_NE(by_steps.text.find(", 1 thread a rank\n"), std::string::npos) << by_steps.text;
-  const json output = json::parse(nibble_says(plan + "train.steps=null train.epochs=3 --json").text);
+  const json output = json::parse(output_of_nibble(plan + "train.steps=null train.epochs=3 --json").text);
   EXPECT_EQ(output["total_steps"], 9) << "packed, three steps an epoch";
   EXPECT_NEAR(output["run_seconds"].get<double>(), 9 * output["step_seconds"].get<double>(), 1e-9);
-  const Said no_data = nibble_says(plan + "train.steps=null train.epochs=1 data.train=absent.jsonl 2>&1");
+  const CommandOutput no_data = output_of_nibble(plan + "train.steps=null train.epochs=1 data.train=absent.jsonl 2>&1");
   EXPECT_EQ(no_data.code, 0) << no_data.text;
   EXPECT_NE(no_data.text.find("note: the whole run's time is not known: absent.jsonl"), std::string::npos);
 }
@@ -89,8 +89,8 @@ TEST(AroundARun, OneIsNotSaidAsMany) {
   const SmallRun small(test::data_path("stories-llama"));
   test::write_bytes(small.directory / "d.jsonl", R"({"prompt": "The dog", "completion": " ran home."})");
   for (const std::string command : {"validate", "preview", "train"}) {
-    const Said output =
-        nibble_says(command + " " + small.recipe_file().string() + " data.eval_fraction=0 train.steps=1 2>&1");
+    const CommandOutput output =
+        output_of_nibble(command + " " + small.recipe_file().string() + " data.eval_fraction=0 train.steps=1 2>&1");
     ASSERT_EQ(output.code, 0) << output.text;
     EXPECT_NE(output.text.find("training data: 1 sample, "), std::string::npos) << output.text;
     for (const char* many : {"\n1 samples", " 1 samples", "\n1 steps", " 1 steps"}) {
@@ -107,18 +107,19 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
     for (int i = 0; i < 2000; ++i)
       lines += R"({"prompt": "The dog", "completion": ")" + std::string(i < empty ? "" : " ran home.") + "\"}\n";
     test::write_bytes(small.directory / "d.jsonl", lines);
-    return nibble_says("validate " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
+    return output_of_nibble("validate " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
   };
-  const Said ruined = validated(1990);
+  const CommandOutput ruined = validated(1990);
   EXPECT_EQ(ruined.code, 3) << ruined.text;
   EXPECT_NE(ruined.text.find("d.jsonl: 1,990 of 2,000 records are dropped or empty (1,990 train the end alone of an "
                              "empty answer, "),
             std::string::npos)
       << ruined.text;
-  const Said shown = nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
+  const CommandOutput shown =
+      output_of_nibble("preview " + small.recipe_file().string() + " data.eval_fraction=0 2>&1");
   EXPECT_EQ(shown.code, 0) << shown.text;
   EXPECT_NE(shown.text.find("warning: train refuses these data: more than data.max_dropped (0.5)"), std::string::npos);
-  const Said few = validated(20);
+  const CommandOutput few = validated(20);
   EXPECT_EQ(few.code, 0) << few.text;
   EXPECT_NE(few.text.find("warning: 20 of 2,000 records have an empty answer"), std::string::npos) << few.text;
 }
@@ -127,8 +128,9 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
 TEST(AroundARun, AFullRunKeepsTheTemplateItWasTrainedWith) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said trained = nibble_says("train " + small.recipe_file().string() +
-                                   " adapter=null model.quantize=none data.template=plain train.steps=1 2>&1");
+  const CommandOutput trained =
+      output_of_nibble("train " + small.recipe_file().string() +
+                       " adapter=null model.quantize=none data.template=plain train.steps=1 2>&1");
   ASSERT_EQ(trained.code, 0) << trained.text;
   EXPECT_EQ(test::read_bytes(small.run() / "model/chat_template.jinja"), builtin_chat_template_source("plain"));
 }
@@ -186,36 +188,37 @@ TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
   const SmallRun small(model);
   const std::string sweep =
       "sweep " + small.recipe_file().string() + " lr=1e-3,1e-4 r=2,4 steps=2 eval_every=1 --jobs 2";
-  const Said first = nibble_says(sweep + " --json");
+  const CommandOutput first = output_of_nibble(sweep + " --json");
   ASSERT_EQ(first.code, 0) << first.text;
   const json runs = json::parse(first.text)["runs"];
   ASSERT_EQ(runs.size(), 4u);
   for (size_t i = 1; i < 4; ++i) EXPECT_LE(runs[i - 1]["eval_loss"].get<double>(), runs[i]["eval_loss"].get<double>());
   EXPECT_TRUE(fs::exists(small.run() / "sweep.html"));
   fs::remove_all(small.run() / "lr=1e-4,r=4");
-  const Said second = nibble_says(sweep + " 2>&1");
+  const CommandOutput second = output_of_nibble(sweep + " 2>&1");
   EXPECT_EQ(second.code, 0);
   EXPECT_NE(second.text.find("lr=1e-3,r=2 is done"), std::string::npos) << second.text;
   EXPECT_NE(second.text.find("lr=1e-4,r=4 starts"), std::string::npos) << second.text;
   // As the tutorial says, twice: the pages of the sweep and of the first time lie beside the runs.
   const std::string all = small.run().string() + "/*";
-  Said compared;
+  CommandOutput compared;
   for (int time = 0; time < 2; ++time) {
-    compared = nibble_says("compare --json " + all + " --out " + (small.run() / "compare.html").string());
+    compared = output_of_nibble("compare --json " + all + " --out " + (small.run() / "compare.html").string());
     ASSERT_EQ(compared.code, 0);
   }
   EXPECT_EQ(json::parse(compared.text)["runs"].size(), 4U);
   EXPECT_TRUE(json::parse(compared.text)["recipe_differences"].contains("optimizer.lr"));
-  const std::string lines = nibble_says("compare " + all).text;
+  const std::string lines = output_of_nibble("compare " + all).text;
   EXPECT_NE(lines.find("\nlr=1e-3,r=2  2 "), std::string::npos) << "a line for each of many runs: " << lines;
 }
 
 TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said output = nibble_says("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
+  const CommandOutput output = output_of_nibble("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
   EXPECT_EQ(output.code, 2) << output.text;  // model.path or adapter.path?
-  const Said gone = nibble_says("sweep " + small.recipe_file().string() + " data.train=gone.jsonl lr=1,2 2>&1");
+  const CommandOutput gone =
+      output_of_nibble("sweep " + small.recipe_file().string() + " data.train=gone.jsonl lr=1,2 2>&1");
   EXPECT_EQ(gone.code, 3) << gone.text;
   EXPECT_NE(gone.text.find("lr=1 failed: error: "), std::string::npos) << gone.text;
 }
@@ -223,12 +226,12 @@ TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
 TEST(AroundARun, ReportWritesPlotsAsPictures) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
+  ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
   const fs::path plots = small.directory / "plots";
-  const Said output = nibble_says("report " + small.run().string() + " --plots " + plots.string());
+  const CommandOutput output = output_of_nibble("report " + small.run().string() + " --plots " + plots.string());
   ASSERT_EQ(output.code, 0);
   EXPECT_TRUE(test::read_bytes(plots / "loss.svg").starts_with("<svg"));
-  EXPECT_EQ(nibble_says("report " + plots.string() + " 2>/dev/null").code, 3);
+  EXPECT_EQ(output_of_nibble("report " + plots.string() + " 2>/dev/null").code, 3);
 }
 
 TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
@@ -237,17 +240,18 @@ TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
   for (const std::string more : {"", " adapter.modules_to_save='[\"lm_head\"]'"}) {
     const SmallRun small(model);
     const std::string steps = " optimizer.lr=0.05 train.steps=12" + more;
-    ASSERT_EQ(nibble_says("train " + small.recipe_file().string() + steps + " 2>/dev/null").code, 0);
+    ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + steps + " 2>/dev/null").code, 0);
     test::write_bytes(small.directory / "lines",
                       "Hi\n/reset\n/adapter off\n/adapter ?\nHi\n/reset\n/adapter on\nHi\n/addapter\n/quit\nHi\n");
     const std::string chat = "chat --template plain --max-new-tokens 12 --model " + model.string() + " < " +
                              (small.directory / "lines").string();
     const std::string adapter = " --adapter " + (small.run() / "adapter").string();
-    const Said output = nibble_says(chat + adapter + " 2>&1");
+    const CommandOutput output = output_of_nibble(chat + adapter + " 2>&1");
     ASSERT_EQ(output.code, 0) << output.text;
     EXPECT_NE(output.text.find("is off\n/adapter takes on or off, not ?; alone it changes"), std::string::npos);
     EXPECT_NE(output.text.find("did you mean /adapter?"), std::string::npos);
-    const Said only = nibble_says(chat + adapter + " 2>/dev/null"), base = nibble_says(chat + " 2>/dev/null");
+    const CommandOutput only = output_of_nibble(chat + adapter + " 2>/dev/null"),
+                        base = output_of_nibble(chat + " 2>/dev/null");
     const std::string with = only.text.substr(0, only.text.find('\n') + 1);
     const std::string without = base.text.substr(0, base.text.find('\n') + 1);
     EXPECT_NE(with, without);
@@ -260,8 +264,8 @@ TEST(AroundARun, EvalCountsChoices) {
   const test::TemporaryDirectory directory;
   test::write_bytes(directory / "q.jsonl",
                     "{\"question\": \"Once upon a\", \"choices\": [\"qxzk\", \"time\"], \"answer\": \"B\"}\n");
-  const Said output = nibble_says("eval --format choices --json --model " + model.string() + " --data " +
-                                  (directory / "q.jsonl").string());
+  const CommandOutput output = output_of_nibble("eval --format choices --json --model " + model.string() + " --data " +
+                                                (directory / "q.jsonl").string());
   ASSERT_EQ(output.code, 0);
   EXPECT_EQ(json::parse(output.text)["accuracy"], 1.0);
 }
@@ -269,14 +273,14 @@ TEST(AroundARun, EvalCountsChoices) {
 TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
-  const Said output =
-      nibble_says("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
+  const CommandOutput output =
+      output_of_nibble("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
   ASSERT_EQ(output.code, 0);
   const json found = json::parse(output.text);
   EXPECT_GT(found["truncated"], 0);
   EXPECT_GT(found["trained_share"], 0.2);
   EXPECT_LT(found["trained_share"], 1.0);
-  const Said shown = nibble_says("preview " + small.recipe_file().string());
+  const CommandOutput shown = output_of_nibble("preview " + small.recipe_file().string());
   for (const char* part :
        {"The dog[[ ran home ", "trained; the longest sample has", "--- lengths in tokens", "steps; the first has"}) {
     EXPECT_NE(shown.text.find(part), std::string::npos) << part << " in " << shown.text;
@@ -288,14 +292,14 @@ TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
   const SmallRun small(model);
   test::write_bytes(small.directory / "d.jsonl",
                     "{\"input_ids\": [1, 403, 407, 261]}\n{\"input_ids\": [1, 403, 407, 2]}\n");
-  const Said output =
-      nibble_says("preview " + small.recipe_file().string() + " data.eval_fraction=null train.eval_every=null 2>&1");
+  const CommandOutput output = output_of_nibble("preview " + small.recipe_file().string() +
+                                                " data.eval_fraction=null train.eval_every=null 2>&1");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_NE(output.text.find("warning: 1 sample trains no token that ends a text"), std::string::npos) << output.text;
 }
 
 TEST(AroundARun, DoctorLooksAtTheMachine) {
-  const Said output = nibble_says("doctor --json --dir /tmp");
+  const CommandOutput output = output_of_nibble("doctor --json --dir /tmp");
   ASSERT_EQ(output.code, 0);
   std::map<std::string, std::string> findings;
   const json parsed = json::parse(output.text);
@@ -305,7 +309,7 @@ TEST(AroundARun, DoctorLooksAtTheMachine) {
   }
   if (findings["cpu"].find("kernels for baseline") != std::string::npos) return;
   setenv("NIBBLE_ISA", "baseline", 1);
-  const Said capped = nibble_says("doctor --quick --dir /tmp");
+  const CommandOutput capped = output_of_nibble("doctor --quick --dir /tmp");
   unsetenv("NIBBLE_ISA");
   EXPECT_NE(capped.text.find("-> NIBBLE_ISA keeps nibble from this CPU's "), std::string::npos) << capped.text;
 }

@@ -27,7 +27,7 @@ TEST_F(Chat, EndsWhereSomebodyWritesExit) {
   const std::string chat = "chat --model me/small --template plain --max-new-tokens 4 < ";
   for (const char* word : {"exit", "quit", "/quit", ""}) {
     test::write_bytes(root_ / "talk", std::string(word) + "\nWhat?\n");
-    const Said output = run(chat + "talk 2>/dev/null");
+    const CommandOutput output = run(chat + "talk 2>/dev/null");
     EXPECT_EQ(output.code, 0);
     EXPECT_THAT(output.text, Not(HasSubstr("\n"))) << word;
   }
@@ -51,7 +51,7 @@ TEST_F(Chat, CommandsSayWhatTheyDid) {
 TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
   test::write_bytes(root_ / "talk", "exit\n");
   const std::string chat = "chat --model me/small --max-new-tokens 4 < talk --template ";
-  const Said output = run(chat + "chatml 2>&1");
+  const CommandOutput output = run(chat + "chatml 2>&1");
   EXPECT_EQ(output.code, 0);
   EXPECT_THAT(output.text,
               HasSubstr("warning: the tokenizer has no token <|im_start|>, which the template chatml writes"));
@@ -145,7 +145,7 @@ TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
   config["max_position_embeddings"] = 24;
   test::write_bytes(model / "config.json", config.dump());
   test::write_bytes(root_ / "talk", std::string(200, '1') + "\n/again\nWhat?\n/again\n/quit\n");
-  const Said output = run("chat --model me/small --template plain --max-new-tokens 4 < talk");
+  const CommandOutput output = run("chat --model me/small --template plain --max-new-tokens 4 < talk");
   EXPECT_EQ(output.code, 3) << "a pipe is told";
   EXPECT_THAT(output.text, HasSubstr("error: the conversation: has "));
   EXPECT_THAT(output.text, HasSubstr("the model holds 24 positions; the message is left out: shorten it, or forget"));
@@ -165,14 +165,14 @@ TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
     "adapter": {"r": 2}, "data": {"train": "d.jsonl", "template": "chatml"}, "train": {"steps": 1},
     "output": {"dir": "run"}})");
   for (const char* command : {"validate r.json", "preview r.json"}) {
-    const Said output = run(command);
+    const CommandOutput output = run(command);
     EXPECT_THAT(output.text, HasSubstr("note: 2 tokens were added to the tokenizer: each gets a row of its own"));
     EXPECT_THAT(output.text, Not(HasSubstr("no token that ends a text"))) << "<|im_end|> does";
   }
-  const Said trained = run("train r.json");
+  const CommandOutput trained = run("train r.json");
   ASSERT_EQ(trained.code, 0) << trained.text;
   test::write_bytes(root_ / "talk", "w1\n/adapter off\n/again\n/adapter\n");
-  const Said output = run("chat --model me/small --adapter run --max-new-tokens 4 < talk");
+  const CommandOutput output = run("chat --model me/small --adapter run --max-new-tokens 4 < talk");
   EXPECT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, HasSubstr("the adapter stays on: the chat template writes tokens that came with it"));
   EXPECT_THAT(output.text, Not(HasSubstr("the adapter is off")));
@@ -180,7 +180,7 @@ TEST_F(Chat, AnAdapterWhoseTokensTheTemplateWritesStaysOn) {
 
 TEST_F(Chat, AModelWithoutAChatTemplateIsABadInput) {
   test::write_bytes(root_ / "talk", "exit\n");
-  const Said output = run("chat --model me/small < talk");
+  const CommandOutput output = run("chat --model me/small < talk");
   EXPECT_EQ(output.code, 3);
   EXPECT_THAT(output.text, HasSubstr("error: the model has no chat template; name a built-in one ("));
 }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/said.h"
+#include "nibble/tests/cli/command_output.h"
 
 namespace nibble {
 namespace {
@@ -18,7 +18,7 @@ std::string completed(const std::string& words, int cursor) {
   const std::string script = "source <(" + std::string(kProgram) + " completion bash); COMP_WORDS=(" + words +
                              "); COMP_CWORD=" + std::to_string(cursor) +
                              "; _nibble; printf \" %s\" \"${COMPREPLY[@]}\"; printf \" \"";
-  const test::Said output = test::said_by("cd / && bash -c '" + script + "'");
+  const test::CommandOutput output = test::output_of("cd / && bash -c '" + script + "'");
   EXPECT_EQ(output.code, 0) << output.text;
   return output.text;
 }

@@ -22,11 +22,11 @@ class Eval : public test::SmallModel {
     test::write_bytes(root_ / "r.yaml",
                       "model: {path: me/small}\ndata: {train: d.jsonl, pack: false, max_length: 64}\n"
                       "train: {steps: 120}\noptimizer: {lr: 1e-2, schedule: constant}\noutput: {dir: run}\n");
-    const Said trained = run("train r.yaml");
+    const CommandOutput trained = run("train r.yaml");
     ASSERT_EQ(trained.code, 0) << trained.text;
   }
   double exact_match(const std::string& words) {
-    const Said output = run("eval --model run/model --data held_out.jsonl --exact-match --json " + words);
+    const CommandOutput output = run("eval --model run/model --data held_out.jsonl --exact-match --json " + words);
     EXPECT_EQ(output.code, 0) << output.text;
     return json::parse(output.text.substr(output.text.find('{')))["exact_match"];
   }
@@ -38,7 +38,7 @@ TEST_F(Eval, AnswersAreComparedByWhatCounts) {
   EXPECT_EQ(exact_match("--answer last-line"), 0);
   EXPECT_EQ(exact_match("--answer regex --pattern '####\\s*(\\d)'"), 1);
   EXPECT_EQ(exact_match("--answer Number --max-new-tokens 1"), 0);
-  const Said progress = run("eval --model run/model --data held_out.jsonl --exact-match");
+  const CommandOutput progress = run("eval --model run/model --data held_out.jsonl --exact-match");
   EXPECT_THAT(progress.text, Not(HasSubstr("evaluation 0/1")));  // no line in a file before it has taken a while
   EXPECT_THAT(progress.text, Not(HasSubstr("truncated")));
   EXPECT_THAT(run("eval --model run/model --data held_out.jsonl --max-length 8").text,
@@ -71,7 +71,7 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
               HasSubstr("exact match 100.0% (1 of 1)"));
   EXPECT_THAT(run(eval + " --fields completion=anser").text,
               HasSubstr("data.fields (--fields) calls completion \"anser\", which is not there; the record has"));
-  const Said wrong = run(eval + " --fields completion=answer,=x");
+  const CommandOutput wrong = run(eval + " --fields completion=answer,=x");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.text, HasSubstr("--fields completion=answer,=x is no list of NAME=COLUMN"));
   EXPECT_EQ(run(eval + " --fields question=ask --format choices").code, 2);
@@ -89,7 +89,7 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   test::write_bytes(root_ / "pairs.jsonl", right + right + begin + bad + ", \"rejected\": " + good + "}\n");
   const std::string words = "eval --model run --data pairs.jsonl";
   EXPECT_THAT(run(words).text, HasSubstr("evaluate it with `nibble eval --format preference`; or name"));
-  const Said output = run(words + " --format preference");
+  const CommandOutput output = run(words + " --format preference");
   EXPECT_THAT(output.text, HasSubstr("accuracy 66.7% (2 of 3), mean margin "));
   EXPECT_THAT(output.text, Not(HasSubstr("perplexity")));
   ASSERT_EQ(run("logprobs --model run --data pairs.jsonl --out l.jsonl").code, 0);
@@ -100,10 +100,10 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   EXPECT_EQ(found["asked"], 3);
   EXPECT_NEAR(found["margin"].get<double>(), (pair["chosen"].get<double>() - pair["rejected"].get<double>()) / 3, 1e-4);
   EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
-  const Said cut = run(words + " --format preference --max-length 8");
+  const CommandOutput cut = run(words + " --format preference --max-length 8");
   EXPECT_EQ(cut.code, 2);
   EXPECT_THAT(cut.text, HasSubstr("--max-length, --truncate and --train-on-prompt with --format preference; leave"));
-  const Said others = run("eval --model run --data d.jsonl --format unpaired");
+  const CommandOutput others = run("eval --model run --data d.jsonl --format unpaired");
   EXPECT_EQ(others.code, 2);
   EXPECT_THAT(others.text, HasSubstr("--format unpaired has no answers whose loss says how good a model is; see"));
 }
@@ -157,7 +157,7 @@ TEST_F(Eval, TheLastAnswerOfAConversationIsCompared) {
   };
   talk("talk.jsonl", "It is 2");
   talk("other.jsonl", "It is 3");
-  const Said trained =
+  const CommandOutput trained =
       run("train r.yaml data.train=talk.jsonl data.template=chatml data.max_length=256 output.dir=talk");
   ASSERT_EQ(trained.code, 0) << trained.text;
   const std::string words = "eval --model talk/model --template chatml --exact-match --data ";

@@ -13,7 +13,7 @@ class Export : public test::TrainedModel {};
 // No file larger than the result is written on the way: the merged model in f32 would be 320 KB.
 TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
   const std::string words = "export --model wide --adapter run/adapter --type q8_0 --out ";
-  const Said free = run(words + "free.gguf");
+  const CommandOutput free = run(words + "free.gguf");
   ASSERT_EQ(free.code, 0) << free.text;
   const auto kilobytes = std::filesystem::file_size(root_ / "free.gguf") / 1024 + 1;
   ASSERT_LT(kilobytes, 200u);
@@ -26,12 +26,12 @@ TEST_F(Export, AnAdapterIsMergedOnTheWayIntoTheFile) {
 TEST_F(Export, AModelWithoutATokenizerIsExportedWithoutOneAndThatIsSaid) {
   ASSERT_EQ(run("init --config wide.json --out bare").code, 0);
   const std::string note = "note: bare has no tokenizer, and so bare.gguf has none: llama.cpp computes with ids alone";
-  const Said bare = run("export --model bare --out bare.gguf");
+  const CommandOutput bare = run("export --model bare --out bare.gguf");
   EXPECT_EQ(bare.code, 0) << bare.text;
   EXPECT_NE(bare.text.find(note), std::string::npos) << bare.text;
   const std::string file = test::read_bytes(root_ / "bare.gguf");
   EXPECT_NE(file.find("tokenizer.ggml.model"), std::string::npos) << "which llama.cpp asks for";
-  const Said meant = run("export --model bare --no-tokenizer --force --out bare.gguf");
+  const CommandOutput meant = run("export --model bare --no-tokenizer --force --out bare.gguf");
   EXPECT_EQ(meant.text.find("note: "), std::string::npos) << meant.text;
   EXPECT_EQ(test::read_bytes(root_ / "bare.gguf"), file);
   EXPECT_EQ(run("export --model wide --out wide.gguf").text.find("has no tokenizer"), std::string::npos);
@@ -39,7 +39,7 @@ TEST_F(Export, AModelWithoutATokenizerIsExportedWithoutOneAndThatIsSaid) {
 
 TEST_F(Export, AnAdapterByItselfHasNoOtherType) {
   const std::string words = "export --model wide --adapter run/adapter --adapter-only --out only.gguf";
-  const Said refused = run(words + " --type q8_0");
+  const CommandOutput refused = run(words + " --type q8_0");
   EXPECT_EQ(refused.code, 2) << refused.text;
   EXPECT_NE(refused.text.find("--type q8_0 with --adapter-only; leave it out"), std::string::npos) << refused.text;
   EXPECT_EQ(run(words).code, 0);
@@ -52,7 +52,7 @@ TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   EXPECT_EQ(run(words).code, 4);
   EXPECT_FALSE(exists(root_ / "m.gguf"));
   create_directory(root_ / "out");
-  const Said again = run(words);
+  const CommandOutput again = run(words);
   EXPECT_EQ(again.code, 0) << again.text;
   EXPECT_TRUE(exists(root_ / "m.gguf") && exists(root_ / "out/Modelfile"));
   EXPECT_NE(

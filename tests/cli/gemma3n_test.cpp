@@ -24,12 +24,12 @@ TEST_F(Gemma3n, IsQuantizedPlannedTrainedAndMerged) {
                                    {"output", {{"dir", "run"}}}};
     test::write_bytes(root_ / "r.json", recipe.dump());
     for (const char* command : {"validate", "preview", "plan", "train"}) {
-      const Said said = run(std::string(command) + " r.json");
+      const CommandOutput said = run(std::string(command) + " r.json");
       EXPECT_EQ(said.code, 0) << command << " " << base << ": " << said.text;
     }
-    const Said merged = run("merge --model " + base + " --adapter run/adapter --out merged");
+    const CommandOutput merged = run("merge --model " + base + " --adapter run/adapter --out merged");
     EXPECT_EQ(merged.code, 0) << merged.text;
-    const Said text = run("generate --model merged --ids 3,5,7 --max-new-tokens 4");
+    const CommandOutput text = run("generate --model merged --ids 3,5,7 --max-new-tokens 4");
     EXPECT_EQ(text.code, 0) << text.text;
     for (const char* made : {"run", "merged"}) std::filesystem::remove_all(root_ / made);
   }

@@ -17,13 +17,13 @@ TEST_F(Generate, TextHasOnlyTokensThatTheTokenizerKnows) {
   ASSERT_EQ(run("init --config padded.json --out padded").code, 0);
   test::write_bytes(root_ / "padded/tokenizer.json", test::word_tokenizer({{299, "<|im_end|>"}}));
   for (const char* how : {"--prompt w1", "--prompt w1 --temperature 1", "--ids 1 --temperature 1 --top-k 2000"}) {
-    const Said output = run("generate --model padded --max-new-tokens 20 --json " + std::string(how));
+    const CommandOutput output = run("generate --model padded --max-new-tokens 20 --json " + std::string(how));
     ASSERT_EQ(output.code, 0) << output.text;
     const auto parsed = nlohmann::json::parse(output.text);
     for (const int id : parsed["ids"]) EXPECT_LT(id, 300);
   }
   test::write_bytes(root_ / "talk", "w1\n");
-  const Said answered = run("chat --model padded --template plain --temperature 1 --max-new-tokens 20 < talk");
+  const CommandOutput answered = run("chat --model padded --template plain --temperature 1 --max-new-tokens 20 < talk");
   EXPECT_EQ(answered.code, 0) << answered.text;
 }
 

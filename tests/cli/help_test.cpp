@@ -8,11 +8,11 @@
 namespace nibble {
 namespace {
 
-using test::nibble_says;
-using test::Said;
+using test::CommandOutput;
+using test::output_of_nibble;
 
 TEST(Help, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
-  const std::string help = nibble_says("--help 2>&1").text;
+  const std::string help = output_of_nibble("--help 2>&1").text;
   const size_t heading = help.find("Tools for checking");
   ASSERT_NE(heading, std::string::npos) << help;
   for (const char* tool : {"logits", "gradients", "tokenize ", "template"}) {
@@ -23,16 +23,16 @@ TEST(Help, ToolsForCheckingStandUnderAHeadingOfTheirOwn) {
 
 TEST(Help, ManualPagesAndCompletionsComeFromTheCommands) {
   const test::TemporaryDirectory directory;
-  ASSERT_EQ(nibble_says("man --out " + directory.path().string()).code, 0);
+  ASSERT_EQ(output_of_nibble("man --out " + directory.path().string()).code, 0);
   const std::string page = test::read_bytes(directory / "nibble-train.1");
   EXPECT_TRUE(page.starts_with(".TH nibble-train 1"));
   EXPECT_NE(page.find("\\-\\-profile"), std::string::npos);
   for (const char* shell : {"bash", "zsh", "fish"}) {
-    const Said output = nibble_says(std::string("completion ") + shell);
+    const CommandOutput output = output_of_nibble(std::string("completion ") + shell);
     EXPECT_EQ(output.code, 0);
     EXPECT_NE(output.text.find("sagemaker-train"), std::string::npos) << shell;
   }
-  EXPECT_EQ(nibble_says("completion tcsh 2>/dev/null").code, 2);
+  EXPECT_EQ(output_of_nibble("completion tcsh 2>/dev/null").code, 2);
 }
 
 }  // namespace

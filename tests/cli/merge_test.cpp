@@ -11,7 +11,7 @@ TEST_F(Merge, MergedIn4BitsAgainItSaysWhatThatCosts) {
   ASSERT_EQ(run("quantize --model wide --out wide-nf4").code, 0);
   ASSERT_EQ(run("train r.json model.path=wide-nf4 output.dir=run-nf4 optimizer.lr=1e-6").code, 0);
   const std::string merge = "merge --adapter run-nf4 --model wide-nf4 --out merged --force ";
-  const Said rounded = run(merge + "--dtype nf4");
+  const CommandOutput rounded = run(merge + "--dtype nf4");
   EXPECT_EQ(rounded.code, 0) << rounded.text;
   EXPECT_NE(
       rounded.text.find("warning: rounding to 4 bits again moves weights at least half as far as the adapter does"),

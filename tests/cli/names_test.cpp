@@ -33,19 +33,19 @@ TEST_F(Names, ARecipeInYamlTrainsAModelAndADatasetOfTheCache) {
                     "data:\n  train: [me/talk/main/*.parquet, d.csv]\n  fields: {completion: answer, answer: answer}\n"
                     "  skip_bad: 1000\n  max_length: 256\n  truncate: cut\n"
                     "train: {steps: 2, threads: 1}\noutput: {dir: run}\n");
-  const Said trained = run("train r.yaml");
+  const CommandOutput trained = run("train r.yaml");
   ASSERT_EQ(trained.code, 0) << trained.text;
   const json recipe = json::parse(test::read_bytes(root_ / "run/recipe.json"));
   EXPECT_EQ(recipe["model"]["path"], (root_ / "hub/models--me--small/snapshots/abc").string());
   const json facts = json::parse(test::read_bytes(root_ / "run/adapter/adapter_config.json"));
   EXPECT_EQ(facts["base_model_name_or_path"], (root_ / "hub/models--me--small/snapshots/abc").string());
 
-  const Said by_run = run("generate --model me/small --adapter run --ids 1,2,3 --max-new-tokens 4");
-  const Said by_directory = run("generate --model " + (root_ / "hub/models--me--small").string() +
-                                " --adapter run/adapter --ids 1,2,3 --max-new-tokens 4");
+  const CommandOutput by_run = run("generate --model me/small --adapter run --ids 1,2,3 --max-new-tokens 4");
+  const CommandOutput by_directory = run("generate --model " + (root_ / "hub/models--me--small").string() +
+                                         " --adapter run/adapter --ids 1,2,3 --max-new-tokens 4");
   EXPECT_EQ(by_run.code, 0) << by_run.text;
   EXPECT_EQ(by_run.text, by_directory.text);
-  const Said tokens = run("tokenize --model me/small --text What --json");
+  const CommandOutput tokens = run("tokenize --model me/small --text What --json");
   EXPECT_EQ(tokens.code, 0) << tokens.text;
   EXPECT_EQ(run("merge --adapter run --out merged").code, 0);
 }
@@ -57,7 +57,7 @@ TEST_F(Names, ADirectoryWithSplitsIsTrainedOnAndEvaluatedByThem) {
   test::write_bytes(root_ / "set/test.jsonl", record + "\n");
   test::write_bytes(root_ / "r.yaml",
                     "model: {path: me/small}\ndata: {train: set, eval: set, max_length: 64}\noutput: {dir: run}\n");
-  const Said shown = run("validate r.yaml");
+  const CommandOutput shown = run("validate r.yaml");
   EXPECT_EQ(shown.code, 0) << shown.text;
   for (const char* line : {"note: set: its split train is taken (1 file), not test\n", "training data: 2 samples",
                            "note: set: its split test is taken (1 file), not train\n", "evaluation data: 1 sample"}) {
@@ -71,7 +71,7 @@ TEST_F(Names, ADirectoryWithSplitsIsTrainedOnAndEvaluatedByThem) {
     EXPECT_THAT(run(command + model).text, HasSubstr("note: set: its split " + split)) << command;
   }
   fs::rename(root_ / "set/train.jsonl", root_ / "set/validation.jsonl");
-  const Said refused = run("validate r.yaml");
+  const CommandOutput refused = run("validate r.yaml");
   EXPECT_EQ(refused.code, 3);
   EXPECT_THAT(refused.text, HasSubstr("error: set: holds the splits test, validation, none to train on; name the "
                                       "folder or the files, such as set/test.jsonl\n"));
@@ -89,13 +89,13 @@ TEST_F(Names, AnAdapterAloneNamesTheModelOfEveryCommand) {
     const auto with = [&](const std::string& named) {
       return run(command.substr(0, blank) + named + command.substr(blank));
     };
-    const Said both = with(" --model me/small --adapter run"), alone = with(" --adapter run"), none = with("");
+    const CommandOutput both = with(" --model me/small --adapter run"), alone = with(" --adapter run"), none = with("");
     EXPECT_EQ(alone.code, 0) << alone.text;
     EXPECT_EQ(alone.text, both.text) << command;
     EXPECT_EQ(none.code, 2) << command;
     EXPECT_THAT(none.text, HasSubstr("error: --model is required")) << command;
   }
-  const Said combined = run("combine --adapter run --weight 1 --adapter run/adapter --weight 1 --out both");
+  const CommandOutput combined = run("combine --adapter run --weight 1 --adapter run/adapter --weight 1 --out both");
   EXPECT_EQ(combined.code, 0) << combined.text;
   EXPECT_THAT(combined.text, Not(HasSubstr("warning")));
 }
@@ -109,7 +109,8 @@ TEST_F(Names, AdaptersOfSeveralBasesAreCombinedWithAWarning) {
   ASSERT_EQ(run("train r.json output.dir=run-nf4 model.quantize=nf4").code, 0);
   ASSERT_EQ(run("train r.json output.dir=run-other model.path=other model.tokenizer=me/small").code, 0);
   const auto combined = [&](const std::string& second) {
-    const Said output = run("combine --adapter run --weight 1 --adapter " + second + " --weight 1 --force --out both");
+    const CommandOutput output =
+        run("combine --adapter run --weight 1 --adapter " + second + " --weight 1 --force --out both");
     EXPECT_EQ(output.code, 0) << output.text;
     return output.text;
   };
@@ -121,12 +122,12 @@ TEST_F(Names, AdaptersOfSeveralBasesAreCombinedWithAWarning) {
 }
 
 TEST_F(Names, WhatTheCacheLacksIsNamedWithTheCommandThatFetchesIt) {
-  const Said model = run("generate --model me/large --ids 1");
+  const CommandOutput model = run("generate --model me/large --ids 1");
   EXPECT_EQ(model.code, 4);
   EXPECT_THAT(model.text, HasSubstr("hf download me/large\n"));
   test::write_bytes(root_ / "r.json",
                     R"({"model": {"path": "me/small"}, "data": {"train": "me/talk"}, "output": {"dir": "run"}})");
-  const Said data = run("validate r.json");
+  const CommandOutput data = run("validate r.json");
   EXPECT_EQ(data.code, 3);
   EXPECT_THAT(data.text, HasSubstr("name the folder of the data, such as "));
   EXPECT_THAT(data.text, HasSubstr("abc/main"));
@@ -141,14 +142,14 @@ TEST_F(Names, ASnapshotWithoutWeightsIsNamedWithTheCommandThatFetchesThem) {
   EXPECT_THAT(run(generate).text, HasSubstr("one.safetensors: is missing, though the index names it; download it: "
                                             "hf download me/small\n"));
   remove(model / "model.safetensors.index.json");
-  const Said output = run(generate);
+  const CommandOutput output = run(generate);
   EXPECT_EQ(output.code, 3);
   EXPECT_THAT(output.text, HasSubstr("has neither model.safetensors nor model.safetensors.index.json; download it: "
                                      "hf download me/small\n"));
 }
 
 TEST_F(Names, InspectTakesAnId) {
-  const Said output = run("inspect me/small");
+  const CommandOutput output = run("inspect me/small");
   EXPECT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, HasSubstr("model_type           llama"));
   EXPECT_THAT(run("inspect me/none").text, HasSubstr("hf download me/none\n"));
@@ -158,12 +159,12 @@ TEST_F(Names, AConfigurationOfAnotherToolBecomesARecipe) {
   test::write_bytes(root_ / "theirs.yml",
                     "base_model: me/small\nadapter: lora\nlora_r: 2\ndatasets:\n  - path: d.csv\nmicro_batch_size: 1\n"
                     "max_steps: 1\noutput_dir: run\nflash_attention: true\n");
-  const Said output = run("recipes convert theirs.yml mine.json");
+  const CommandOutput output = run("recipes convert theirs.yml mine.json");
   EXPECT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, HasSubstr("note: flash_attention: has no counterpart\n"));
   EXPECT_THAT(output.text, HasSubstr("mine.json: made from a configuration of Axolotl\n"));
   EXPECT_EQ(run("recipes convert theirs.yml mine.json").code, 2);
-  const Said trained = run("train mine.json");
+  const CommandOutput trained = run("train mine.json");
   EXPECT_EQ(trained.code, 0) << trained.text;
 }
 
@@ -171,7 +172,7 @@ TEST_F(Names, LabelsInCsvAreNotTakenForText) {
   test::write_bytes(root_ / "kto.csv", "prompt,completion,label\na,b,True\na,c,False\n");
   test::write_bytes(root_ / "r.json",
                     R"({"model": {"path": "me/small"}, "data": {"train": "kto.csv"}, "output": {"dir": "run"}})");
-  const Said output = run("validate r.json");
+  const CommandOutput output = run("validate r.json");
   EXPECT_EQ(output.code, 3);
   EXPECT_THAT(output.text, HasSubstr("kto.csv:2:1: is labelled as a good or a bad answer"));
 }

@@ -26,7 +26,7 @@ class PlanProgram : public test::SmallModel {
 };
 
 TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
-  const Said plan = run("plan r.yaml --max-memory 1MiB");
+  const CommandOutput plan = run("plan r.yaml --max-memory 1MiB");
   EXPECT_EQ(plan.code, 0) << "a plan is no refusal";
   EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
   EXPECT_EQ(plan.text.find(" a rank with its page cache, the budget") != std::string::npos,
@@ -39,7 +39,7 @@ TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
 TEST_F(PlanProgram, WithoutMpirunRanksAreMeasuredAsThreads) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", root_.path().c_str(), 1);
-  const Said plan = run("plan r.yaml parallel.replicate=2");
+  const CommandOutput plan = run("plan r.yaml parallel.replicate=2");
   setenv("PATH", path.c_str(), 1);
   EXPECT_EQ(plan.code, 0);
   EXPECT_THAT(plan.text, HasSubstr("note: 2 ranks under mpirun left no measurement, so they were measured as threads"));

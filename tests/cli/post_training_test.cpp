@@ -16,8 +16,8 @@ using ::testing::Not;
 
 class PostTraining : public test::SmallModel {
  protected:
-  Said train(const std::string& objective, const std::string& more = "", const std::string& command = "train",
-             const std::string& keys = "") {
+  CommandOutput train(const std::string& objective, const std::string& more = "", const std::string& command = "train",
+                      const std::string& keys = "") {
     test::write_bytes(root_ / "r.yaml",
                       "model: {path: me/small}\nobjective: {type: " + objective +
                           "}\ntrain: {steps: 1, threads: 1, microbatch_size: 2}\noutput: {dir: runs}\n" + more);
@@ -33,7 +33,7 @@ class PostTraining : public test::SmallModel {
 
 TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
   write_pairs();
-  const Said output = train("dpo", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
+  const CommandOutput output = train("dpo", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, AllOf(HasSubstr("training data: 2 pairs, "), HasSubstr("\ndata: 2 pairs, ")));
   EXPECT_THAT(test::read_bytes(root_ / "runs/run.json"), ContainsRegex("\"pairs\": 2"));
@@ -45,9 +45,9 @@ TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
 TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
   test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?"})"
                                        "\n");
-  const Said output = train("grpo",
-                            "rollout: {completions: 2, max_new_tokens: 4}\n"
-                            "rewards: [{type: regex, pattern: e}]\ndata: {train: d.jsonl, max_length: 64}\n");
+  const CommandOutput output = train("grpo",
+                                     "rollout: {completions: 2, max_new_tokens: 4}\n"
+                                     "rewards: [{type: regex, pattern: e}]\ndata: {train: d.jsonl, max_length: 64}\n");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, AllOf(ContainsRegex("training data: 1 prompt, [0-9]+ tokens\n"),
                                  ContainsRegex("\ndata: 1 prompt, [0-9]+ tokens; 1 step\n"),
@@ -62,9 +62,9 @@ TEST_F(PostTraining, AnswersBeyondTheModelsPositionsAreWarnedOf) {
   test::write_bytes(root_ / "d.jsonl", "{\"prompt_ids\": [1, 5]}\n");
   for (const int tokens : {30, 31}) {
     std::filesystem::remove_all(root_ / "runs");
-    const Said output = train("grpo", "rollout: {completions: 2, max_new_tokens: " + std::to_string(tokens) +
-                                          "}\nrewards: [{type: regex, pattern: e}]\n"
-                                          "data: {train: d.jsonl, max_length: 64}\n");
+    const CommandOutput output = train("grpo", "rollout: {completions: 2, max_new_tokens: " + std::to_string(tokens) +
+                                                   "}\nrewards: [{type: regex, pattern: e}]\n"
+                                                   "data: {train: d.jsonl, max_length: 64}\n");
     ASSERT_EQ(output.code, 0) << output.text;
     const auto warns = HasSubstr(
         "warning: the longest prompt with its answer may have 33 tokens, the model was made for 32 "
@@ -81,7 +81,8 @@ TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
   test::write_bytes(root_ / "d.jsonl", R"({"text": "What?", "label": 0}
 {"text": "It is this.", "label": 1}
 )");
-  const Said output = train("classification, num_labels: 2", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
+  const CommandOutput output =
+      train("classification, num_labels: 2", "data: {train: d.jsonl, eval: d.jsonl, max_length: 64}\n");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, AllOf(ContainsRegex("training data: 2 samples, [0-9]+ tokens\n"),
                                  ContainsRegex("\ndata: 2 samples, [0-9]+ tokens; 1 step\n"),
@@ -94,7 +95,7 @@ TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
 TEST_F(PostTraining, ScoresOfPairsHaveAccuracyAndMargin) {
   write_pairs();
   ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
-  const Said output = run("score --model runs --data d.jsonl --out s.jsonl");
+  const CommandOutput output = run("score --model runs --data d.jsonl --out s.jsonl");
   ASSERT_EQ(output.code, 0) << output.text;
   int right = 0;
   std::istringstream lines(test::read_bytes(root_ / "s.jsonl"));
@@ -132,11 +133,11 @@ TEST_F(PostTraining, AJudgeThatCannotJudgeIsNamedWithItsKeyBeforeTheRun) {
   EXPECT_THAT(run("score --model me/small --adapter plain --data d.jsonl --out s.jsonl").text,
               ContainsRegex("error: " + no_head));
   for (const char* key : {"objective.reward_model", "objective.value_adapter"}) {
-    const Said output = ppo(std::string(key) + "=other");
+    const CommandOutput output = ppo(std::string(key) + "=other");
     EXPECT_EQ(output.code, 3);
     EXPECT_THAT(output.text, ContainsRegex("error: " + std::string(key) + ": [^ ]*other/adapter/.* has shape "));
   }
-  const Said command = grpo("type: command, argv: [nosuch.py]");
+  const CommandOutput command = grpo("type: command, argv: [nosuch.py]");
   EXPECT_EQ(command.code, 4);
   EXPECT_THAT(command.text, HasSubstr("rewards (command): nosuch.py cannot be started; check argv of this reward"));
 }
@@ -156,7 +157,7 @@ TEST_F(PostTraining, SampleLinesAreReadable) {
       root_ / "r.yaml",
       "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 128, max_dropped: 0.9}\noptimizer: {lr: 0.05}\n"
       "train: {steps: 40, samples: 1, threads: 1}\noutput: {dir: runs}\n");
-  const Said output = run("train r.yaml");
+  const CommandOutput output = run("train r.yaml");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, ContainsRegex("sample: \\.\\.\\. it\\? Is it this, or that\\? It is that, or this\\. \\| "
                                          "She is here: -> \\(blank\\)"));

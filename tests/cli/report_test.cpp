@@ -19,14 +19,14 @@ TEST_F(Report, PagesReplaceNoFileOfOthersUnasked) {
   for (const std::string words : {"report run --out page.html", "compare run --out page.html"}) {
     for (const std::string more : {"", " --force"}) {
       test::write_bytes(root_ / "page.html", "<!doctype html>\n<title>My thesis</title>");
-      const Said kept = run(words + more);
+      const CommandOutput kept = run(words + more);
       EXPECT_EQ(kept.code, 2) << words;
       EXPECT_EQ(kept.text,
                 "error: page.html: is no page of nibble; choose another name, or replace it with --force=anything\n");
       EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("My thesis</title>")) << words;
     }
     for (const std::string more : {" --force=anything", "", " --force"}) {
-      const Said written = run(words + more);
+      const CommandOutput written = run(words + more);
       EXPECT_EQ(written.code, 0) << written.text;
       EXPECT_TRUE(test::read_bytes(root_ / "page.html").ends_with("</html>\n")) << words;
     }

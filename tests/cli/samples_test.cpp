@@ -24,7 +24,7 @@ TEST_F(Samples, SamplesOfATrainingEndWhereItsTemplateEndsATurn) {
     "adapter": {"r": 2}, "data": {"train": "d.jsonl"}, "train": {"steps": 1, "samples": 1},
     "output": {"dir": "run", "force": true}})");
   const auto first_sample = [&](const std::string& more) {
-    const Said trained = run("train r.json" + more);
+    const CommandOutput trained = run("train r.json" + more);
     EXPECT_EQ(trained.code, 0) << trained.text;
     const std::string lines = test::read_bytes(root_ / "run/samples.jsonl");
     return nlohmann::json::parse(lines.substr(0, lines.find('\n')));

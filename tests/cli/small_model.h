@@ -8,14 +8,14 @@
 #include <string>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/said.h"
+#include "nibble/tests/cli/command_output.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
 
 class SmallModel : public ::testing::Test {
  protected:
-  using Said = test::Said;
+  using CommandOutput = test::CommandOutput;
 
   /// The model is me/small.
   void SetUp() override {
@@ -47,9 +47,9 @@ class SmallModel : public ::testing::Test {
     return result;
   }
   /// Both streams of `nibble WORDS`, run in root_.
-  Said run(const std::string& words) {
-    return said_by("cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() + " OMP_NUM_THREADS=1 " +
-                   kProgram + " " + words + " 2>&1");
+  CommandOutput run(const std::string& words) {
+    return output_of("cd " + root_.path().string() + " && HF_HOME=" + root_.path().string() + " OMP_NUM_THREADS=1 " +
+                     kProgram + " " + words + " 2>&1");
   }
 
   TemporaryDirectory root_;

@@ -6,14 +6,14 @@
 #include <string>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/said.h"
+#include "nibble/tests/cli/command_output.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {
 
 /// Runs `nibble WORDS`; standard output, or with " 2>&1" in the words both streams.
-inline Said nibble_says(const std::string& words) {
-  return said_by(std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words);
+inline CommandOutput output_of_nibble(const std::string& words) {
+  return output_of(std::string("OMP_NUM_THREADS=1 ") + kProgram + " " + words);
 }
 
 /// A recipe for the small model on a few sentences.

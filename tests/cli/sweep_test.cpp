@@ -17,7 +17,7 @@ TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
   test::write_bytes(root_ / "r.yaml",
                     "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1}\n"
                     "output: {dir: runs}\n");
-  const Said output = run("sweep r.yaml lr=1e-3,1e-4");
+  const CommandOutput output = run("sweep r.yaml lr=1e-3,1e-4");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, HasSubstr("1/2 lr=1e-3 ended; left "));
   EXPECT_THAT(output.text, HasSubstr("2/2 lr=1e-4 ended\n"));
@@ -26,14 +26,14 @@ TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
 TEST_F(Sweep, ThreadsAreSharedOutByJobs) {
   test::write_bytes(root_ / "r.yaml",
                     "model: {path: me/small}\ndata: {train: d.jsonl}\ntrain: {steps: 1}\noutput: {dir: runs}\n");
-  const Said output = run("sweep r.yaml train.threads=1,2 --jobs 2");
+  const CommandOutput output = run("sweep r.yaml train.threads=1,2 --jobs 2");
   EXPECT_EQ(output.code, 2);
   EXPECT_EQ(output.text, "error: train.threads: is set by --jobs; leave out one\n");
 }
 
 TEST_F(Sweep, ADirectoryThatCannotBeMadeHasARemedy) {
   test::write_bytes(root_ / "r.yaml", "model: {path: me/small}\ndata: {train: d.jsonl}\noutput: {dir: /proc/runs}\n");
-  const Said output = run("sweep r.yaml lr=1e-3,1e-4");
+  const CommandOutput output = run("sweep r.yaml lr=1e-3,1e-4");
   EXPECT_EQ(output.code, 4);
   EXPECT_THAT(output.text, HasSubstr("cannot be made: No such file or directory; check the path"));
 }
@@ -54,9 +54,9 @@ TEST_F(Sweep, TheBestRunIsByWhatAllRunsShare) {
       "model: {path: me/small}\nobjective: {type: grpo}\nrollout: {completions: 2}\n"
       "rewards: [{type: length, max_completion_len: 4, soft_punish_cache: 2}]\n"
       "data: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1, microbatch_size: 2}\noutput: {dir: grpo}\n");
-  const Said rewarded = run("sweep grpo.yaml max_new_tokens=8,1");
+  const CommandOutput rewarded = run("sweep grpo.yaml max_new_tokens=8,1");
   EXPECT_THAT(rewarded.text, HasSubstr("\nbest by reward: grpo/max_new_tokens=1\n"));
-  const Said others =
+  const CommandOutput others =
       run("sweep grpo.yaml max_new_tokens=1 output.dir=others "
           R"('rewards=[{"type":"regex","pattern":"e"}],[{"type":"regex","pattern":"o"}]')");
   EXPECT_THAT(others.text, HasSubstr("\nbest: none, as the runs share no measure; compare them with nibble eval\n"));

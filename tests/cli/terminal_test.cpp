@@ -37,7 +37,7 @@ std::string on_terminal(const std::string& words) {
 }
 
 std::string in_a_pipe(const std::string& words) {
-  return test::said_by(std::string(kProgram) + " " + words + " 2>&1").text;
+  return test::output_of(std::string(kProgram) + " " + words + " 2>&1").text;
 }
 
 std::vector<std::string> parts_of(const std::string& text, char between) {
@@ -167,7 +167,8 @@ TEST_F(AnswersOnATerminal, WhatInspectAndCompareSayOfRunsFits) {
   std::vector<std::string> runs;
   for (const std::string name : {"one-of-two-runs-with-long-names", "the-other-one-of-these-two-runs"}) {
     runs.push_back((root_ / name).string());
-    const Said trained = run("train r.yaml optimizer.lr=1e-" + std::to_string(runs.size()) + " output.dir=" + name);
+    const CommandOutput trained =
+        run("train r.yaml optimizer.lr=1e-" + std::to_string(runs.size()) + " output.dir=" + name);
     ASSERT_EQ(trained.code, 0) << trained.text;
   }
   const std::string table = on_terminal("compare " + runs[0] + " " + runs[1]);

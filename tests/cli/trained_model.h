@@ -24,7 +24,7 @@ class TrainedModel : public SmallModel {
     write_bytes(root_ / "r.json",
                 R"({"model": {"path": "wide"}, "adapter": {"r": 2}, "data": {"train": "d.jsonl"},
                                             "train": {"steps": 1, "threads": 1}, "output": {"dir": "run"}})");
-    const Said trained = run("train r.json");
+    const CommandOutput trained = run("train r.json");
     ASSERT_EQ(trained.code, 0) << trained.text;
   }
 };

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/said.h"
+#include "nibble/tests/cli/command_output.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -25,7 +25,7 @@ struct Answer {
 Answer validate(const std::string& recipe, const std::string& overrides) {
   const std::string command =
       std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " + recipe + " " + overrides + " 2>&1 >/dev/null";
-  const test::Said output = test::said_by(command);
+  const test::CommandOutput output = test::output_of(command);
   Answer answer{output.code, ""};
   std::istringstream lines(output.text);
   for (std::string line; std::getline(lines, line);) {
@@ -312,7 +312,7 @@ TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
   const std::string command = std::string("OMP_NUM_THREADS=1 ") + kProgram + " validate " +
                               (directory_ / "r.json").string() +
                               " data.max_length=2048 data.train=" + (directory_ / "long.jsonl").string() + " 2>&1";
-  const test::Said output = test::said_by(command);
+  const test::CommandOutput output = test::output_of(command);
   EXPECT_EQ(output.code, 0) << output.text;
   EXPECT_NE(output.text.find("the model was made for 512 (max_position_embeddings); lower data.max_length"),
             std::string::npos)

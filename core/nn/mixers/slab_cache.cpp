@@ -24,21 +24,21 @@ void SlabCache::grow(int64_t length) {
 
 void SlabCache::copy(int64_t from, int64_t to, int64_t length) {
   forget(to);
-  make_whole(from);
+  materialize(from);
   Sequence& sequence = sequences_.at(static_cast<size_t>(to));
   sequence = {0, from, length};
-  if (!shares_ || from > to) make_whole(to);
+  if (!shares_ || from > to) materialize(to);
 }
 
 // Those that have begun with it get what they have of it.
 void SlabCache::forget(int64_t sequence) {
   for (size_t s = 0; s < sequences_.size(); ++s) {
-    if (sequences_[s].shared > 0 && sequences_[s].from == sequence) make_whole(static_cast<int64_t>(s));
+    if (sequences_[s].shared > 0 && sequences_[s].from == sequence) materialize(static_cast<int64_t>(s));
   }
   sequences_.at(static_cast<size_t>(sequence)) = {};
 }
 
-void SlabCache::make_whole(int64_t of) {
+void SlabCache::materialize(int64_t of) {
   Sequence& sequence = sequences_.at(static_cast<size_t>(of));
   if (sequence.shared == 0) return;
   const int64_t whole = sequence.shared + sequence.length;

@@ -39,7 +39,7 @@ class SlabCache : public MixerCache {
   };
 
   void grow(int64_t length);
-  void make_whole(int64_t sequence);
+  void materialize(int64_t sequence);
 
   std::vector<int64_t> columns_;
   DType dtype_;

@@ -20,7 +20,7 @@ namespace nibble::ops::HWY_NAMESPACE {
 constexpr int64_t kColumnTiles = 8;     // of keys in a column, at most: what is made of them stays in the L2 cache
 constexpr int64_t kWideHead = 128;      // above it half as many
 constexpr int64_t kEnoughColumns = 12;  // for a few threads; with fewer, columns are made narrower
-constexpr int64_t kPartSums = int64_t{1} << 20;  // floats a thread, at most, for columns that are done in parts
+constexpr int64_t kPartSums = int64_t{1} << 20;  // floats a thread, at most, for columns that are split
 
 /// The f32 sums of dq for each block of queries and head, as ColumnWork holds them: several columns of keys add to one
 /// block, and the result may be bf16.

@@ -24,8 +24,8 @@ constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
 
 /// Some tiles of keys of one key head, against all queries that see them. Columns of one head and span run side by
 /// side, but each waits for the one before it before it adds to a block of dq: sums have one order whatever the threads
-/// do. Where there are more threads than columns, a column is done in parts, of some of its tiles: what they give to dq
-/// is summed from tile to tile, as in one part.
+/// do. Where there are more threads than columns, a column is split into some of its tiles: what these give to dq is
+/// summed from tile to tile, as by one thread.
 struct Column {
   /// The queries of a document that see the keys. Several documents see a beginning that they share.
   struct Queries {

@@ -19,8 +19,8 @@ constexpr int64_t kTileSums = 3072;
 // Of a weight that few rows meet: elements of a row, and depths, that are expanded at once.
 constexpr int64_t kFewDepth = 2048, kThinDepth = 32, kStripDepth = 512;
 
-/// One product of all groups. A panel of a group's weight is filled once and met by all its rows, which are read where
-/// they lie, or copied from where they lie a few tiles at a time, into the cache.
+/// One product of all groups. A panel of a group's weight is filled once and multiplied with all its rows, which are
+/// read where they lie, or copied from where they lie a few tiles at a time, into the cache.
 class Grouped {
  public:
   Grouped(const Tensor& x, RowOrder x_order, const RowGroups& groups, const GroupedWeights& weights, Tensor& y,

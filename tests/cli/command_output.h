@@ -9,14 +9,14 @@
 
 namespace nibble::test {
 
-struct Said {
+struct CommandOutput {
   int code = -1;
   std::string text;
 };
 
 /// Runs `command` through a shell; standard output, or with " 2>&1" in the command both streams.
-inline Said said_by(const std::string& command) {
-  Said output;
+inline CommandOutput output_of(const std::string& command) {
+  CommandOutput output;
   std::FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> piece{};
   while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
