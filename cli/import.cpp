@@ -37,7 +37,9 @@ void add_import_command(Command& nibble) {
   auto request = std::make_shared<ImportRequest>();
   auto json = std::make_shared<bool>(false);
   Command command = nibble.subcommand("import", "Make a model directory from a GGUF file of llama.cpp");
-  command.option("--model", request->file, "GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0")
+  command
+      .option("--model", request->file,
+              "GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_0 or MXFP4")
       .required();
   command.option("--out", request->out, "Directory to write").required();
   command.option("--dtype", request->dtype, "Dtype of the weights: auto (as in the file), f32, f16 or bf16")

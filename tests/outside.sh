@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Holds the built program against numbers that Transformers, PEFT, bitsandbytes and tokenizers computed.
+# Compares the built program with numbers that Transformers, PEFT, bitsandbytes, TRL and tokenizers computed.
 # The checks and their cases lie beside the test assets; where they are absent nothing is checked, and that is said.
 #   CHECKS=required bash tests/outside.sh     absent checks are a failure
 set -euo pipefail
@@ -16,7 +16,7 @@ fi
 
 peft=(all-linear-rslora bias-lora_only dora layers-to-transform lora-default-targets modules-to-save qlora-nf4-dq
   rank-and-alpha-pattern two-adapters-to-combine)
-programs=0 held=0
+programs=0 passed=0
 last=$(mktemp)
 trap 'rm -f "$last"' EXIT
 check() { # lines to show of its end, program, cases ...; the program's last line: "N of M cases hold"
@@ -24,7 +24,7 @@ check() { # lines to show of its end, program, cases ...; the program's last lin
   shift 2
   python3 "$checks/$program" "$@" | tee "$last" | tail -n "$lines"
   programs=$((programs + 1))
-  held=$((held + $(sed -nE '$s/^([0-9]+) of .*/\1/p' "$last")))
+  passed=$((passed + $(sed -nE '$s/^([0-9]+) of .*/\1/p' "$last")))
 }
 check +1 check_families.py "$assets/oracle-families"
 check +1 check_families.py "$assets/oracle-families-2"
@@ -32,4 +32,4 @@ check +1 check_peft.py "${peft[@]/#/$assets/oracle-peft/}"
 check 1 check_tokenizers.py "$assets/oracle-tokenizers"
 check 1 check_templates.py "$assets/oracle-templates"
 check 1 check_objectives.py "$assets/oracle-objectives"
-echo "$programs programs ran, $held checks hold"
+echo "$programs programs ran, $passed checks hold"
