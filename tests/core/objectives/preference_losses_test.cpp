@@ -12,9 +12,12 @@
 #include "nibble/core/objectives/cpo.h"
 #include "nibble/core/objectives/dpo.h"
 #include "nibble/core/objectives/kto.h"
+#include "nibble/tests/core/objectives/loss_of_step.h"
 
 namespace nibble {
 namespace {
+
+using test::loss_of_step;
 
 double s(double x) { return 1 / (1 + std::exp(-x)); }
 double ls(double x) { return std::log(s(x)); }
@@ -176,29 +179,10 @@ std::vector<float> some_numbers(const Batch& batch, int seed) {
   return numbers;
 }
 
-/// The loss of a batch that is a whole step, divided.
-struct Computed {
-  double loss = 0;
-  std::vector<float> weights;
-  LossCounts counts;
-};
-
-Computed compute(const Objective& objective, const Batch& batch, const LabelLogProbs& log_probs) {
-  Computed result;
-  result.counts = objective.counts(batch);
-  if (objective.surveys()) {
-    const Batch& surveyed = batch.survey ? *batch.survey : batch;
-    result.counts.settled = objective.settle(objective.survey(surveyed, log_probs));
-  }
-  result.weights.assign(log_probs.policy.size(), 0);
-  result.loss = objective.loss_sum(batch, log_probs, result.counts, result.weights) / result.counts.divisor;
-  return result;
-}
-
 /// The weights are minus the derivative of the undivided loss, as it is with what a step has settled held fixed.
 void expect_weights_of_differences(const Objective& objective, const Batch& batch, std::vector<float> policy,
                                    std::span<const float> reference) {
-  const Computed result = compute(objective, batch, {policy, reference});
+  const test::StepLoss result = loss_of_step(objective, batch, {policy, reference});
   std::vector<float> ignored(policy.size());
   for (size_t t = 0; t < policy.size(); ++t) {
     const float before = policy[t];
@@ -247,7 +231,8 @@ TEST(Dpo, SumsAnswersAndWeighsTheTokensThatOneHasMore) {
   double ratio[2] = {0, 0};
   for (int k = 0; k < 4; ++k) ratio[0] += (k < 2 ? 1 : 0.25) * static_cast<double>(policy[2 + k] - reference[2 + k]);
   for (int k = 0; k < 2; ++k) ratio[1] += static_cast<double>(policy[9 + k] - reference[9 + k]);
-  EXPECT_NEAR(compute(Dpo(options, false), batch, {policy, reference}).loss, -ls(0.3 * (ratio[0] - ratio[1])), 1e-9);
+  EXPECT_NEAR(loss_of_step(Dpo(options, false), batch, {policy, reference}).loss, -ls(0.3 * (ratio[0] - ratio[1])),
+              1e-9);
 }
 
 TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
@@ -278,16 +263,16 @@ TEST(Dpo, SortsOverTheWholeStepWhereAotAsksForIt) {
     return sum / static_cast<double>(a.size());
   };
   const Dpo aot(options_of(ObjectiveType::dpo, {"aot"}), false);
-  EXPECT_NEAR(compute(aot, batch, {policy, reference}).loss,
+  EXPECT_NEAR(loss_of_step(aot, batch, {policy, reference}).loss,
               wanted(sorted_difference(c, r), sorted_difference(ref_c, ref_r)), 1e-9);
   const Dpo unpaired(options_of(ObjectiveType::dpo, {"aot_unpaired"}), false);
-  EXPECT_NEAR(compute(unpaired, batch, {policy, reference}).loss,
+  EXPECT_NEAR(loss_of_step(unpaired, batch, {policy, reference}).loss,
               wanted(sorted_difference(c, ref_c), sorted_difference(r, ref_r)), 1e-9);
   // The derivative of the sum over all pairs, in which the order stays as it is.
   const auto loss_of = [&](const std::vector<double>& chosen, const std::vector<double>& rejected) {
     return 4 * wanted(sorted_difference(chosen, ref_c), sorted_difference(rejected, ref_r));
   };
-  const Computed result = compute(unpaired, batch, {policy, reference});
+  const test::StepLoss result = loss_of_step(unpaired, batch, {policy, reference});
   for (size_t pair = 0; pair < 4; ++pair) {
     for (const bool first : {true, false}) {
       std::vector<double> up[2] = {c, r}, down[2] = {c, r};
@@ -306,9 +291,9 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
   const std::vector<float> policy = some_numbers(batch, 1), reference = some_numbers(batch, 2),
                            collisions = some_numbers(batch, 5);
   ObjectiveOptions options = options_of(ObjectiveType::dpo, {"sigmoid"});
-  const Computed plain = compute(Dpo(options, false), batch, {policy, reference});
+  const test::StepLoss plain = loss_of_step(Dpo(options, false), batch, {policy, reference});
   options.use_weighting = true;
-  const Computed weighed = compute(Dpo(options, false), batch, {policy, reference, {collisions}});
+  const test::StepLoss weighed = loss_of_step(Dpo(options, false), batch, {policy, reference, {collisions}});
   for (size_t d = 0; d < 4; ++d) {
     double exponent = 0;
     for (const size_t of : {d / 2 * 2, d / 2 * 2 + 1}) {
@@ -331,7 +316,7 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
       nll -= static_cast<double>(policy[static_cast<size_t>(t)]) / 7;
     }
   }
-  const Computed result = compute(sft, batch, {policy, reference, {collisions}});
+  const test::StepLoss result = loss_of_step(sft, batch, {policy, reference, {collisions}});
   EXPECT_NEAR(result.loss, nll * result.counts.settled.front() / 2, 1e-9 * std::abs(result.loss));
 }
 
@@ -393,7 +378,7 @@ TEST(Kto, ComparesWithTheKlOfTheWholeStep) {
   for (size_t d = 0; d < 5; ++d) {
     wanted += d % 3 == 0 ? 0.5 * (1 - s(0.3 * (kl - ratios[d]))) : 1.5 * (1 - s(0.3 * (ratios[d] - kl)));
   }
-  EXPECT_NEAR(compute(kto, batch, {policy, reference}).loss, wanted / 5, 1e-9);
+  EXPECT_NEAR(loss_of_step(kto, batch, {policy, reference}).loss, wanted / 5, 1e-9);
   expect_weights_of_differences(kto, batch, policy, reference);
   const Metrics metrics = kto.metrics(kto.facts(batch, {policy, reference}), {.settled = {kl}});
   EXPECT_EQ(metrics.front().first, "kl");
@@ -402,7 +387,7 @@ TEST(Kto, ComparesWithTheKlOfTheWholeStep) {
   EXPECT_FALSE(apo.surveys());
   wanted = 0;
   for (size_t d = 0; d < 5; ++d) wanted += d % 3 == 0 ? s(0.3 * ratios[d]) : 1 - s(0.3 * ratios[d]);
-  EXPECT_NEAR(compute(apo, batch, {policy, reference}).loss, wanted / 5, 1e-9);
+  EXPECT_NEAR(loss_of_step(apo, batch, {policy, reference}).loss, wanted / 5, 1e-9);
 }
 
 TEST(Cpo, AndItsRelativesAreTheirFormulas) {
@@ -424,7 +409,7 @@ TEST(Cpo, AndItsRelativesAreTheirFormulas) {
       return (loss(score(0), score(1)) + loss(score(2), score(3))) / 2;
     };
     const auto expect = [&](const ObjectiveOptions& options, double wanted) {
-      EXPECT_NEAR(compute(Cpo(options), batch, {policy, {}}).loss, wanted, 1e-9);
+      EXPECT_NEAR(loss_of_step(Cpo(options), batch, {policy, {}}).loss, wanted, 1e-9);
       expect_weights_of_differences(Cpo(options), batch, policy, {});
     };
     if (orpo) {
