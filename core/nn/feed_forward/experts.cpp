@@ -336,7 +336,7 @@ void Experts::shared_backward(const Tensor& dy, const LayerContext& context, con
   if (dx) ops::add(part, *dx);
 }
 
-Experts::Saved* Experts::new_saved(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const {
+Experts::Saved* Experts::saved_with_input(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const {
   Saved* kept = new_saved<Saved>(saved);
   if (!kept) return nullptr;
   const bool needs_input = inner_trainable() || router_.has_trainable() || config_.weighted_input ||
@@ -381,7 +381,7 @@ void Experts::forward(const Tensor& x, const LayerContext& context, const StepCo
 
 void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const LayerContext& context,
                                 const StepContext& step, Tensor& y, std::unique_ptr<SublayerSaved>* saved) {
-  Saved* kept = new_saved(saved, x);
+  Saved* kept = saved_with_input(saved, x);
   Tensor sum = y.dtype() == DType::f32 ? y : Tensor::empty(step.pool(), y.shape(), DType::f32, "sum of experts");
   if (to_latent_) {
     run_in_latent(x, router_x, step, sum, kept);
@@ -395,7 +395,7 @@ void Experts::forward_routed_by(const Tensor& x, const Tensor& router_x, const L
 
 void Experts::forward_save_only(const Tensor& x, const LayerContext& context, DType, const StepContext& step,
                                 std::unique_ptr<SublayerSaved>& saved) {
-  Saved* kept = new_saved(&saved, x);
+  Saved* kept = saved_with_input(&saved, x);
   if (to_latent_) {
     Tensor unused = Tensor::empty(step.pool(), x.shape(), DType::f32, "sum of experts");
     run_in_latent(x, x, step, unused, kept);

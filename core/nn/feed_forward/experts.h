@@ -50,7 +50,7 @@ class Experts final : public OfMembers<Experts, FeedForward> {
 
   bool inner_trainable() const;
   /// A new one; null where nothing is kept.
-  Saved* new_saved(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const;
+  Saved* saved_with_input(std::unique_ptr<SublayerSaved>* saved, const Tensor& x) const;
   void run(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor* sum, Saved* saved);
   void run_in_latent(const Tensor& x, const Tensor& router_x, const StepContext& step, Tensor& sum, Saved* saved);
   void run_backward(const Tensor& x, const Tensor& dy, const StepContext& step, Saved& saved, Tensor* dx,
