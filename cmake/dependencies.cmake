@@ -6,7 +6,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)  # of the program only
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(ICU REQUIRED COMPONENTS uc i18n)
-pkg_check_modules(OPENBLAS REQUIRED openblas)  # its header; loaded when it is asked for (gemm_openblas.cpp), never linked
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)  # the library takes its header and loads it when asked to
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)  # vectors of kernels on any CPU
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)  # its models' file format and normalization
 pkg_check_modules(ONIGURUMA REQUIRED IMPORTED_TARGET oniguruma)  # expressions of tokenizers and adapters
