@@ -223,6 +223,7 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
   if (family.finish) family.finish(file, config);
+  read_balance(file, config, family.aux_loss_coef);
   read_padding(file, family, config);
   return config;
 }
