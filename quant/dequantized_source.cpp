@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/ops/columns.h"
-#include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/mxfp4_layout.h"
@@ -52,20 +52,15 @@ TensorSource dequantized_source(const CheckpointDir& checkpoint, MemoryPool& poo
   for (const auto& [name, matrix] : *packed) source.tensors.push_back({name, plain_shape(matrix), DType::f32});
   for (const std::string& name : checkpoint.names()) {
     const bool is_part = packed->contains(name) || packed->contains(quantized_tensor_of(name)) ||
-                         packed->contains(mxfp4_tensor_of(name));
-    if (is_part) continue;
-    const Tensor tensor = checkpoint.at(name);
-    source.tensors.push_back({name, tensor.shape(), tensor.dtype()});
+                         packed->contains(mxfp4_tensor_of(name)) || !fp8_weight_of(checkpoint, name).empty();
+    if (!is_part) source.tensors.push_back(plain_spec(checkpoint, name));
   }
   std::ranges::sort(source.tensors, {}, &TensorSpec::name);
   source.rows = [packed, &checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& rows_pool) {
     if (const auto found = packed->find(name); found != packed->end()) {
       return plain_rows(found->second, begin, end, rows_pool);
     }
-    const Tensor stored = checkpoint.at(name).rows(begin, end);
-    Tensor rows = Tensor::empty(rows_pool, stored.shape(), DType::f32, name);
-    ops::cast(stored, rows);
-    return rows;
+    return unpacked_rows(checkpoint, name, begin, end, rows_pool);
   };
   return source;
 }

@@ -5,8 +5,8 @@
 
 namespace nibble {
 
-/// 4-bit weights appear dequantized (MXFP4 in the shape of gpt-oss's plain tensors, [n, in, out]), a 16- or 32-bit
-/// checkpoint as it is (plain_source). It must outlive the result; scales are decoded into `pool`.
+/// 4-bit weights appear dequantized (MXFP4 in the shape of gpt-oss's plain tensors, [n, in, out]), any other checkpoint
+/// as plain_source gives it. It must outlive the result; scales are decoded into `pool`.
 TensorSource dequantized_source(const CheckpointDir& checkpoint, MemoryPool& pool);
 
 }  // namespace nibble

@@ -86,10 +86,9 @@ std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, con
   return make_weight(weight, quantizer.finish(), transposed, pool);
 }
 
-bool is_four_bit(const CheckpointDir& checkpoint) {
+bool has_four_bits(const CheckpointDir& checkpoint) {
   const std::string place = (checkpoint.path() / "config.json").string();
-  const nlohmann::json config = parse_json(checkpoint.config_text(), place, kModelConfigJson);
-  return !is_eight_bit(config, place) && read_quantization_config(config, place).has_value();
+  return is_four_bit(parse_json(checkpoint.config_text(), place, kModelConfigJson), place);
 }
 
 // Widened to f32, in the orientation that the family stores.
@@ -115,14 +114,19 @@ std::unique_ptr<LinearWeight> widened(const CheckpointDir& checkpoint, const std
 
 }  // namespace
 
+bool is_four_bit(const std::filesystem::path& model) {
+  const std::filesystem::path place = model / "config.json";
+  return is_four_bit(read_json_file(place, kModelConfigJson), place.string());
+}
+
 LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad>& quantize) {
   if (quantize) check_block_size(quantize->codec.block_size);
   const auto taken = std::make_shared<std::unordered_set<std::string>>();
   MemoryPool& pool = rank.pool;
   LoadOptions options;
   options.wrap_linear = [taken, quantize, &pool](const CheckpointDir& checkpoint, LinearWeightMaker dense) {
-    std::shared_ptr<const SkipRule> skip;           // absent: nothing is quantized on the way
-    const bool four_bit = is_four_bit(checkpoint);  // refuses what others quantized
+    std::shared_ptr<const SkipRule> skip;             // absent: nothing is quantized on the way
+    const bool four_bit = has_four_bits(checkpoint);  // refuses what others quantized
     if (quantize && !four_bit) {
       const std::string head = read_decoder_config(checkpoint.path()).names.head;
       skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head, kScoreHead});

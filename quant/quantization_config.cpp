@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -51,19 +52,34 @@ class Values {
   const std::string& place_;
 };
 
+// In checkpoints with a tower it may stand with the keys of the text. Null where there is none.
+const nlohmann::json* stored_config(const nlohmann::json& config) {
+  if (!config.is_object()) return nullptr;
+  const auto found = config.find(kKey), text = config.find("text_config");
+  if (found != config.end() && !found->is_null()) return &*found;
+  return text == config.end() ? nullptr : stored_config(*text);
+}
+
+// Blocks of another size have never been published.
+void check_fp8_blocks(const nlohmann::json& stored, const std::string& place) {
+  const nlohmann::json blocks = stored.value("weight_block_size", nlohmann::json());
+  if (blocks.is_null() || blocks == nlohmann::json{kFp8Block, kFp8Block}) return;
+  throw InputError(place, std::string(kKey) + ".weight_block_size is not [128, 128]", "use the model in bf16");
+}
+
 }  // namespace
 
 bool is_eight_bit(const nlohmann::json& config, const std::string& place) {
-  const auto found = config.is_object() ? config.find(kKey) : config.end();
-  if (!config.is_object() || found == config.end() || !found->is_object()) return false;
+  const nlohmann::json* const found = stored_config(config);
+  if (found == nullptr || !found->is_object()) return false;
   const Values values(*found, place);
   return values.text("quant_method", "bitsandbytes") == "bitsandbytes" &&
          (values.flag("load_in_8bit") || values.flag("_load_in_8bit"));
 }
 
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place) {
-  const auto found = config.is_object() ? config.find(kKey) : config.end();
-  if (!config.is_object() || found == config.end() || found->is_null()) return std::nullopt;
+  const nlohmann::json* const found = stored_config(config);
+  if (found == nullptr) return std::nullopt;
   if (!found->is_object()) throw InputError(place, std::string(kKey) + " is no object", "correct config.json");
   const Values values(*found, place);
   const std::string method = values.text("quant_method", "bitsandbytes");
@@ -71,6 +87,10 @@ std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json&
     QuantizationConfig published;
     published.type = QuantType::mxfp4;
     return published;
+  }
+  if (method == "fp8") {
+    check_fp8_blocks(*found, place);
+    return std::nullopt;
   }
   if (method != "bitsandbytes") {
     throw InputError(place, "the model is quantized by " + method.substr(0, 40) + ", which nibble cannot read",
@@ -90,6 +110,10 @@ std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json&
   read.compute_dtype = values.text("bnb_4bit_compute_dtype", "float32");
   read.skip_modules = values.names("llm_int8_skip_modules");
   return read;
+}
+
+bool is_four_bit(const nlohmann::json& config, const std::string& place) {
+  return !is_eight_bit(config, place) && read_quantization_config(config, place).has_value();
 }
 
 nlohmann::json quantization_config_json(const QuantizationConfig& config) {

@@ -22,10 +22,14 @@ struct QuantizationConfig {
 /// Whether config["quantization_config"] is that of an LLM.int8 model. `place` names config.json in errors.
 bool is_eight_bit(const nlohmann::json& config, const std::string& place);
 
-/// Reads config["quantization_config"]; nothing when there is none. `place` names config.json in errors. InputError
-/// when it is of another method than bitsandbytes and mxfp4 (of which the type is all that counts), 8-bit, or a value
-/// has the wrong type.
+/// Reads config["quantization_config"], or that of its text_config; nothing when there is none, and for weights in
+/// 8-bit floats (fp8), which are read as plain ones (see read_fp8). `place` names config.json in errors. InputError
+/// when it is of another method than these, bitsandbytes and mxfp4 (of which the type is all that counts), 8-bit, or a
+/// value has the wrong type.
 std::optional<QuantizationConfig> read_quantization_config(const nlohmann::json& config, const std::string& place);
+
+/// Whether it says that weights are in 4 bits; throws for other methods as read_quantization_config does.
+bool is_four_bit(const nlohmann::json& config, const std::string& place);
 
 /// The object to store under "quantization_config", with all keys that Transformers writes.
 nlohmann::json quantization_config_json(const QuantizationConfig& config);

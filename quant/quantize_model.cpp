@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "nibble/core/io/files/output_guard.h"
-#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
@@ -125,13 +125,14 @@ class ModelQuantizer {
         write_quantized(writer, name, linear->second);
         ++report_.quantized;
         report_.experts += linear->second.of_experts;
-      } else {
-        writer.write(name, checkpoint_.at(name));
+      } else if (fp8_weight_of(checkpoint_, name).empty()) {
+        writer.write(name, read_plain(checkpoint_, name, pool_));
         release_pages(checkpoint_.at(name));
         ++report_.copied;
       }
       advance(name);
     }
+    drop_quantization_config(config_json_);
     config_json_["quantization_config"] = quantization_config_json(config());
     writer.write_text("config.json", config_json_.dump(2, ' ', true) + "\n");
     copy_companions(checkpoint_.path(), writer.path());
@@ -141,7 +142,7 @@ class ModelQuantizer {
 
  private:
   void require_float(const std::string& weight) const {
-    const DType dtype = checkpoint_.at(weight).dtype();
+    const DType dtype = plain_spec(checkpoint_, weight).dtype;
     if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
     throw InputError(checkpoint_.file_of(weight) + ": " + weight,
                      "has dtype " + std::string(dtype_name(dtype)) + ", not f32, bf16 or f16", "give the 16-bit model");
@@ -151,22 +152,24 @@ class ModelQuantizer {
   std::vector<TensorSpec> plan() {
     std::vector<TensorSpec> specs;
     for (const std::string& name : checkpoint_.names()) {
-      const Tensor stored = checkpoint_.at(name);
+      if (!fp8_weight_of(checkpoint_, name).empty()) continue;
+      const TensorSpec spec = plain_spec(checkpoint_, name);
       const auto linear = linears_.find(name);
       if (linear == linears_.end()) {
-        specs.push_back({name, stored.shape(), stored.dtype()});
+        specs.push_back(spec);
         continue;
       }
       float offset = 0;
       if (options_.codec.double_quant) {
+        const Tensor stored = read_plain(checkpoint_, name, pool_);
         ScaleScan scan(linear->second.shape, options_.codec.block_size, place_of(name));
         for_pieces(stored, linear->second, options_.codec.block_size, pool_,
                    [&](const Tensor& rows) { scan.append(rows); });
         offset = scan.mean();
         advance(name);
       }
-      const QuantizedMatrix planned = plan_quantized(linear->second.shape, stored.dtype(), options_.codec, offset);
-      for (TensorSpec& spec : quantized_specs(planned, name)) specs.push_back(std::move(spec));
+      const QuantizedMatrix planned = plan_quantized(linear->second.shape, spec.dtype, options_.codec, offset);
+      for (TensorSpec& part : quantized_specs(planned, name)) specs.push_back(std::move(part));
     }
     for (const TensorSpec& spec : specs) {
       report_.bytes += static_cast<uint64_t>(element_count(spec.shape)) * dtype_size(spec.dtype);
@@ -175,7 +178,7 @@ class ModelQuantizer {
   }
 
   void write_quantized(ModelDirectoryWriter& writer, const std::string& name, const LinearPlace& linear) {
-    const Tensor stored = checkpoint_.at(name);
+    const Tensor stored = read_plain(checkpoint_, name, pool_);
     Quantizer quantizer(linear.shape, stored.dtype(), options_.codec, pool_, place_of(name));
     for_pieces(stored, linear, options_.codec.block_size, pool_, [&](const Tensor& rows) { quantizer.append(rows); });
     for (const NamedTensor& part : quantized_parts(quantizer.finish(), name, pool_)) {
@@ -188,7 +191,7 @@ class ModelQuantizer {
     result.type = options_.codec.type;
     result.double_quant = options_.codec.double_quant;
     result.skip_modules = options_.skip_modules;
-    const DType dtype = checkpoint_.at(linears_.begin()->first).dtype();
+    const DType dtype = plain_spec(checkpoint_, linears_.begin()->first).dtype;
     result.compute_dtype = dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
     return result;
   }

@@ -1,5 +1,6 @@
 #pragma once
-// A 16 or 32-bit model directory in, a 4-bit one out, as Transformers' save_pretrained would write it.
+// A 16 or 32-bit model directory in, or one in 8-bit floats, a 4-bit one out, as Transformers' save_pretrained would
+// write it.
 
 #include <filesystem>
 #include <functional>
@@ -31,7 +32,8 @@ struct QuantizeModelReport {
 };
 
 /// Quantizes every Linear of the model in `model` that is not skipped, experts too (a tensor of all of them as
-/// bitsandbytes' replace_parameter_4bit does, in the order in which it is stored); other tensors keep their dtype.
+/// bitsandbytes' replace_parameter_4bit does, in the order in which it is stored); other tensors keep their dtype, but
+/// 8-bit floats, which become bf16.
 /// Writes `out` whole or not at all: weights, config.json with quantization_config, and the tokenizer and generation
 /// files.
 ///

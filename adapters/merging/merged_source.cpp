@@ -43,7 +43,7 @@ struct Change {
 std::string merged_config(const std::string& text, DType dtype, bool untied, int64_t vocab_size) {
   const std::map<DType, const char*> names{{DType::f32, "float32"}, {DType::bf16, "bfloat16"}, {DType::f16, "float16"}};
   nlohmann::json config = nlohmann::json::parse(text);
-  config.erase("quantization_config");
+  drop_quantization_config(config);
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = names.at(dtype);
   if (untied) config["tie_word_embeddings"] = false;
   nlohmann::json& sizes = config.contains("text_config") ? config["text_config"] : config;

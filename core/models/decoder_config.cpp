@@ -223,6 +223,7 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   read_arithmetic(file, family, config);
   read_special_ids(file, config);
   if (family.finish) family.finish(file, config);
+  read_balance(file, config, family.aux_loss_coef);
   read_padding(file, family, config);
   return config;
 }
@@ -274,9 +275,15 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place, const 
   if (composite->text_adapters) {
     config.file_prefix = "model.language_model.";
     config.adapter_prefix = "model.";
+  } else {
+    config.names.block.experts.peft_translates = false;  // PEFT goes by model_type
   }
-  config.towers = {"model.vision_tower.", "model.multi_modal_projector.", "model.visual.",      "model.vision_model.",
-                   "model.audio_tower.",  "model.embed_vision.",          "model.embed_audio.", "mtp."};
+  config.towers = {"model.vision_tower.", "model.multi_modal_projector.",
+                   "model.visual.",       "model.vision_model.",
+                   "model.audio_tower.",  "model.embed_vision.",
+                   "model.embed_audio.",  "mtp.",
+                   "vision_tower.",       "mm_projector.",
+                   "model.mm_projector."};
   return config;
 }
 

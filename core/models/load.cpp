@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
@@ -85,6 +86,7 @@ class Loader {
       if (in_layers(name, {config_.layers, config_.layers + config_.layers_passed_over})) continue;
       if (decoder.experts() && is_of_other_experts(name, *decoder.experts())) continue;
       if (!config_.replaced_head.empty() && name.starts_with(config_.replaced_head + ".")) continue;
+      if (taken_.contains(fp8_weight_of(checkpoint_, name))) continue;
       if (!taken_.contains(name) && !is_known_buffer(name) && !(expects && expects(name))) left.push_back(name);
     }
     if (left.empty()) return;
@@ -128,7 +130,7 @@ class Loader {
            config_.score_labels > 0 ? "give a directory that was saved with its score head"
                                     : "if the head is the embedding, set tie_word_embeddings to true in config.json");
     }
-    const Tensor value = checkpoint_.at(stored);
+    const Tensor value = read_plain(checkpoint_, stored, pool_.host());
     if (!is_float(value.dtype())) {
       fail(stored, "has dtype " + std::string(dtype_name(value.dtype())) + ", not f32, bf16 or f16",
            "packed weights need quantization_config in config.json");

@@ -24,10 +24,10 @@ struct LoadOptions {
 };
 
 /// The model in `directory`, frozen. Dense weights and embeddings keep the file's dtype and are mapped from it (only
-/// unaligned ones are copied); norms and biases become f32. Throws InputError naming file and tensor when one is
-/// missing, has another shape than the config says or a dtype that is no float, and for tensors nobody asked for (the
-/// first five; buffers such as rotary_emb.inv_freq are known and ignored). A head in the file beside a tied flag is
-/// accepted when both hold the same bytes, else refused.
+/// unaligned ones are copied, those in 8-bit floats become bf16, see read_fp8); norms and biases become f32. Throws
+/// InputError naming file and tensor when one is missing, has another shape than the config says or a dtype that is no
+/// float, and for tensors nobody asked for (the first five; buffers such as rotary_emb.inv_freq are known and ignored).
+/// A head in the file beside a tied flag is accepted when both hold the same bytes, else refused.
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options = {});
 
 /// Random weights as Hugging Face makes them: Linear and embedding weights normal(0, initializer_range), norms at the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -25,6 +26,17 @@ DecoderConfig decoder_config_of(const TensorSource& source) {
   });
 }
 
+Tensor unpacked_rows(const CheckpointDir& checkpoint, const std::string& name, int64_t begin, int64_t end,
+                     MemoryPool& pool) {
+  const Tensor tensor = checkpoint.at(name);
+  const Tensor rows = is_fp8(checkpoint, name) ? read_fp8(checkpoint, name, begin, end, pool)
+                      : tensor.rank() == 0     ? tensor
+                                               : tensor.rows(begin, end);
+  Tensor wide = Tensor::empty(pool, rows.shape(), DType::f32, name);
+  ops::cast(rows, wide);
+  return wide;
+}
+
 TensorSource plain_source(const CheckpointDir& checkpoint) {
   TensorSource source{checkpoint.path(), checkpoint.config_text(), {}, {}};
   for (const std::string& name : checkpoint.names()) {
@@ -32,16 +44,11 @@ TensorSource plain_source(const CheckpointDir& checkpoint) {
       throw InputError(checkpoint.file_of(name), name + ": the weights are packed in 4 bits",
                        "merge into the dequantized weights, or name the original 16-bit model");
     }
-    const Tensor tensor = checkpoint.at(name);
-    if (is_buffer(name, tensor)) continue;
-    source.tensors.push_back({name, tensor.shape(), tensor.dtype()});
+    if (is_buffer(name, checkpoint.at(name)) || !fp8_weight_of(checkpoint, name).empty()) continue;
+    source.tensors.push_back(plain_spec(checkpoint, name));
   }
   source.rows = [&checkpoint](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
-    const Tensor tensor = checkpoint.at(name);
-    const Tensor rows = tensor.rank() == 0 ? tensor : tensor.rows(begin, end);
-    Tensor wide = Tensor::empty(pool, rows.shape(), DType::f32, name);
-    ops::cast(rows, wide);
-    return wide;
+    return unpacked_rows(checkpoint, name, begin, end, pool);
   };
   return source;
 }

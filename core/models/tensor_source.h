@@ -22,7 +22,12 @@ struct TensorSource {
 /// What its config.json and the names of its tensors say.
 DecoderConfig decoder_config_of(const TensorSource& source);
 
-/// A 16- or 32-bit checkpoint, which must outlive the result. Throws InputError for one with packed weights.
+/// Rows [begin, end) of a tensor that is not packed, as f32.
+Tensor unpacked_rows(const CheckpointDir& checkpoint, const std::string& name, int64_t begin, int64_t end,
+                     MemoryPool& pool);
+
+/// A 16- or 32-bit checkpoint, or one in 8-bit floats (see read_fp8), which must outlive the result. Throws InputError
+/// for one with packed weights.
 TensorSource plain_source(const CheckpointDir& checkpoint);
 
 }  // namespace nibble

@@ -7,8 +7,9 @@
 
 namespace nibble {
 
-/// Element types a Tensor can have. 4-bit formats are no element types: their packed bytes are u8.
-enum class DType : uint8_t { f32, bf16, f16, f64, i64, i32, i8, u8 };
+/// Element types a Tensor can have. 4-bit formats are no element types: their packed bytes are u8. f8_e4m3 comes from
+/// files alone (sign, 4 bits of exponent, 3 of fraction, no infinities): nothing computes with it.
+enum class DType : uint8_t { f32, bf16, f16, f64, i64, i32, i8, u8, f8_e4m3 };
 
 /// Bytes of one element.
 size_t dtype_size(DType dtype);

@@ -109,6 +109,7 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   const std::filesystem::path file =
       std::filesystem::is_directory(config_path) ? config_path / "config.json" : config_path;
   nlohmann::json config = read_json_file(file, kModelConfigJson);
+  drop_quantization_config(config);
   if (config.contains("vocab_size")) config["vocab_size"] = model.config().vocab_size;
   if (model.config().score_labels > 0) say_score_head(model.config(), config);
   const DType dtype = dtype_of_config(config, file.string());

@@ -11,6 +11,7 @@
 #include "nibble/core/io/hub/hub_cache.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/train/run/run_directory.h"
+#include "nibble/quant/load_quantized.h"
 #include "nibble/quant/tables.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -138,9 +139,8 @@ OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
   const nlohmann::json record = read_record(adapter);
   if (record.is_null()) return {};
   const std::string trained = record.value("quantize", "none");
-  const bool in_4_bits =
-      read_json_file(fs::path(base.path) / "config.json", kModelConfigJson).contains("quantization_config");
-  if (trained != "none" && in_4_bits) return {};  // a copy of it in 4 bits, whose bytes nobody has recorded
+  if (trained != "none" && is_four_bit(base.path))
+    return {};  // a copy of it in 4 bits, whose bytes nobody has recorded
   std::map<std::string, std::string> here;
   for (const fs::path& file : model_files(base.path)) here[file.filename().string()] = content_hash(file);
   for (const auto& [name, hash] : record["files"].items()) {

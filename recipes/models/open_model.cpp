@@ -12,7 +12,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
@@ -36,7 +36,7 @@ OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
   const auto checkpoint = std::make_shared<CheckpointDir>(base.path);
   const bool turned = read_decoder_config(base.path).transposed_linears;
   return [checkpoint, turned, &rank](const std::string& module) {
-    const Tensor stored = checkpoint->at(stored_weight_name(*checkpoint, module + ".weight"));
+    const Tensor stored = read_plain(*checkpoint, stored_weight_name(*checkpoint, module + ".weight"), rank.pool);
     Tensor wide = Tensor::empty(rank.pool, stored.shape(), DType::f32, module);
     ops::cast(stored, wide);
     return turned ? transposed(wide, rank.pool) : wide;

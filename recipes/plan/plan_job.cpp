@@ -9,7 +9,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/data/records/record_reader.h"
-#include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
@@ -73,8 +73,9 @@ class StoredBase {
     const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
       const bool wide = is_f32(config.names, name, shape);
       const bool grown = config.vocab_size > rows_ && shape.front() == config.vocab_size;  // resize_vocabulary
-      const Tensor value = wide || grown ? Tensor::empty(rank.pool, shape, wide ? DType::f32 : dtype(name), name)
-                                         : device.mapped(shape, dtype(name));
+      const Tensor value = wide || grown || widened(name)
+                               ? Tensor::empty(rank.pool, shape, wide ? DType::f32 : dtype(name), name)
+                               : device.mapped(shape, dtype(name));
       return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
     };
     const LinearWeightMaker dense = dense_maker(config, parameter);
@@ -84,6 +85,7 @@ class StoredBase {
       if (!is_packed(weight, shape)) return dense(module, shape);
       QuantizedMatrix matrix = mxfp4_ ? plan_mxfp4(shape, module) : plan_quantized(shape, DType::bf16, codec_, 0);
       if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
+      if (widened(weight)) Tensor::empty(rank.pool, shape, DType::bf16);
       for (Tensor* of : {&matrix.packed, &matrix.absmax, &matrix.exponents, &matrix.absmax_codes, &matrix.nested_absmax,
                          &matrix.nested_map}) {
         if (of->defined() && !of->has_bytes()) {
@@ -103,8 +105,14 @@ class StoredBase {
     return skip_ && !skip_->skips(module_of_weight(weight));
   }
 
+  // 8-bit floats, which become bf16 in memory.
+  bool widened(const std::string& name) const {
+    return checkpoint_ && is_fp8(*checkpoint_, stored_weight_name(*checkpoint_, name));
+  }
+
   DType dtype(const std::string& name) const {
     const Tensor stored = checkpoint_ ? checkpoint_->find(stored_weight_name(*checkpoint_, name)) : Tensor();
+    if (stored && stored.dtype() == DType::f8_e4m3) return DType::bf16;
     return stored && (stored.dtype() == DType::f32 || stored.dtype() == DType::f16) ? stored.dtype() : dense_;
   }
 

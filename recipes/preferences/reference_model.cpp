@@ -1,13 +1,10 @@
 #include "nibble/recipes/preferences/reference_model.h"
 
-#include <filesystem>
-#include <nlohmann/json.hpp>
-
-#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/open_model.h"
 
@@ -23,8 +20,7 @@ ModelRecipe reference_base(const Recipe& recipe) {
   ModelRecipe base = recipe.model;
   if (!names_reference_directory(recipe.objective)) return base;
   base.path = recipe.objective.reference;
-  const auto config = read_json_file(std::filesystem::path(base.path) / "config.json", kModelConfigJson);
-  if (config.contains("quantization_config")) base.quantize.reset();  // it is in 4 bits already
+  if (is_four_bit(base.path)) base.quantize.reset();
   return base;
 }
 

@@ -1,16 +1,15 @@
 #include "nibble/recipes/reinforcement/value_model.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
 #include "nibble/core/objectives/ppo.h"
 #include "nibble/core/train/paired_executor.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/fingerprints.h"
@@ -25,8 +24,7 @@ ModelRecipe value_base(const Recipe& recipe) {
   base.router_aux_loss_coef.reset();
   if (recipe.objective.value_model.empty()) return base;
   base.path = recipe.objective.value_model;
-  const auto config = read_json_file(std::filesystem::path(base.path) / "config.json", kModelConfigJson);
-  if (config.contains("quantization_config")) base.quantize.reset();  // it is in 4 bits already
+  if (is_four_bit(base.path)) base.quantize.reset();
   return base;
 }
 

@@ -2,7 +2,7 @@
 
     python small_files.py DATA
 
-safetensors: files of the safetensors library with element types that are read and one that is refused; another-writer.safetensors,
+safetensors: files of the safetensors library with several element types; another-writer.safetensors,
 an NF4 matrix as older programs wrote it (a state with other spaces and keys in another order). peft-configs: adapter_config.json as
 PEFT saves it, and an adapter whose keys carry the adapter's name, as a state dict of the model has them.
 """

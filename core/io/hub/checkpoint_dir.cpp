@@ -39,11 +39,15 @@ std::string download_remedy(const fs::path& directory, const std::string& otherw
   return id.empty() ? otherwise : "download it: hf download " + id;
 }
 
-// The path of the module in Transformers' model, which files with a vision tower do not follow.
+// The path of the module in Transformers' model, which files with a vision tower do not follow. Kimi K2.5's tower keeps
+// its names, which Transformers takes from such files alone; Transformers itself writes its layers as "blocks".
 std::string module_name(const std::string& stored) {
   static constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+      {"language_model.model.blocks.", "model.language_model.layers."},
       {"language_model.model.", "model.language_model."},
       {"language_model.lm_head.", "lm_head."},
+      {"vision_tower.encoder.", "vision_tower.encoder."},
+      {"vision_tower.patch_embed.", "vision_tower.patch_embed."},
       {"vision_tower.", "model.vision_tower."},
       {"vision_model.", "model.vision_model."},
       {"multi_modal_projector.", "model.multi_modal_projector."}};

@@ -19,7 +19,7 @@ namespace nibble {
 ///
 /// Models with a vision tower are saved under older names than their modules have: "language_model.model.layers.0" is
 /// "model.language_model.layers.0" here, "language_model.lm_head" is "lm_head", "vision_tower" and
-/// "multi_modal_projector" are inside "model" (Transformers reads both).
+/// "multi_modal_projector" are inside "model" (Transformers reads both), but for the tower of Kimi K2.5.
 class CheckpointDir {
  public:
   /// Throws IoError when there is no such directory, InputError when it has no safetensors weights, an index names a

@@ -56,6 +56,13 @@ std::vector<std::filesystem::path> tokenizer_files(const std::filesystem::path& 
   return files;
 }
 
+void drop_quantization_config(nlohmann::json& config) {
+  config.erase("quantization_config");
+  if (const auto text = config.find("text_config"); text != config.end() && text->is_object()) {
+    text->erase("quantization_config");
+  }
+}
+
 void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to) {
   const std::vector<std::filesystem::path> roots = link_roots(from);
   for (const std::filesystem::path& file : tokenizer_files(from)) {

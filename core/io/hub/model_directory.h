@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,9 @@ void copy_tokenizer_files(const std::filesystem::path& from, const std::filesyst
 /// Copies what belongs to a model besides weights and config.json: tokenizer, chat template, generation_config.json,
 /// licence. Files that are absent are passed over; InputError as above.
 void copy_companions(const std::filesystem::path& model, const std::filesystem::path& to);
+
+/// Takes out of a config.json how weights were packed (its text_config may say it too): for plain weights.
+void drop_quantization_config(nlohmann::json& config);
 
 /// A model directory that appears whole at finish(), or not at all. Weights go to model.safetensors, or, above
 /// shard_bytes, to model-00001-of-0000N.safetensors and model.safetensors.index.json, filled in the order of `specs`.

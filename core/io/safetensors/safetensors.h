@@ -21,7 +21,7 @@ struct TensorSpec {
 };
 
 /// A safetensors file, mapped read-only. Tensors are views on the map: opening costs the header only, pages are read
-/// when touched. Element types F32 F16 BF16 F64 I64 I32 I8 U8, and BOOL as u8.
+/// when touched. Element types F32 F16 BF16 F8_E4M3 F64 I64 I32 I8 U8, and BOOL as u8.
 class SafetensorsFile {
  public:
   /// Throws IoError when the file cannot be opened, InputError when it is damaged or has an element type not listed.
@@ -47,7 +47,7 @@ class SafetensorsFile {
 
 /// Writes a safetensors file that appears whole at finish(). Shapes are said first; then the bytes of each tensor come
 /// in pieces, tensors in any order. Laid out byte for byte as the safetensors library does: by element type (I64 F64
-/// F32 I32 BF16 F16 I8 U8), then by name, so every tensor is aligned.
+/// F32 I32 BF16 F16 F8_E4M3 I8 U8), then by name, so every tensor is aligned.
 class SafetensorsWriter {
  public:
   /// Checks that the space is there. Throws IoError; a name that comes twice is an internal error.

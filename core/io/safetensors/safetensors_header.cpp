@@ -19,15 +19,19 @@ struct DTypeName {
   DType dtype;
 };
 // In the order in which the safetensors library lays tensors out.
-constexpr std::array<DTypeName, 9> kDTypes = {{{"I64", DType::i64},
-                                               {"F64", DType::f64},
-                                               {"F32", DType::f32},
-                                               {"I32", DType::i32},
-                                               {"BF16", DType::bf16},
-                                               {"F16", DType::f16},
-                                               {"I8", DType::i8},
-                                               {"U8", DType::u8},
-                                               {"BOOL", DType::u8}}};
+constexpr std::array<DTypeName, 10> kDTypes = {{{"I64", DType::i64},
+                                                {"F64", DType::f64},
+                                                {"F32", DType::f32},
+                                                {"I32", DType::i32},
+                                                {"BF16", DType::bf16},
+                                                {"F16", DType::f16},
+                                                {"F8_E4M3", DType::f8_e4m3},
+                                                {"I8", DType::i8},
+                                                {"U8", DType::u8},
+                                                {"BOOL", DType::u8}}};
+// What else the format has (safetensors 0.8).
+constexpr std::string_view kOtherDTypes[] = {"F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2",
+                                             "F4",      "I16",     "U16",         "U32",         "U64",     "C64"};
 
 const DTypeName& known_dtype(DType dtype) {
   for (const DTypeName& known : kDTypes) {
@@ -49,6 +53,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   explicit HeaderReader(SafetensorsHeader& header) : header_(header) {}
 
   std::string failure;
+  std::string remedy{kRemedy};
 
   bool start_object(std::size_t) override {
     if (in_array_ || depth_ >= 2) return unexpected("an object");
@@ -87,8 +92,12 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
         return true;
       }
     }
-    return refuse("tensor " + shown(name_) + " has element type " + shown(value) +
-                  ", not one of F32 F16 BF16 F64 I64 I32 I8 U8 BOOL");
+    const std::string which = "tensor " + shown(name_) + " has element type " + shown(value);
+    if (std::ranges::count(kOtherDTypes, std::string_view(value)) > 0) {
+      remedy = "bring the weights to bf16 first, or take the repository that has them so";
+      return refuse(which + ", which nibble does not compute with");
+    }
+    return refuse(which + ", not one of F32 F16 BF16 F8_E4M3 F64 I64 I32 I8 U8 BOOL");
   }
   bool start_array(std::size_t) override {
     bool* const seen = key_ == "shape" ? &seen_shape_ : key_ == "data_offsets" ? &seen_offsets_ : nullptr;
@@ -187,7 +196,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
   SafetensorsHeader header;
   HeaderReader reader(header);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &reader)) {
-    throw InputError(path, reader.failure, std::string(kRemedy));
+    throw InputError(path, reader.failure, reader.remedy);
   }
   std::sort(header.entries.begin(), header.entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);

@@ -118,7 +118,6 @@ TensorNames cohere2_moe_names() {
 
 void finish_flex_olmo(const ConfigReader& file, DecoderConfig& config) {
   read_experts(file, config, kExperts, "intermediate_size").routing.normalize = file.boolean("norm_topk_prob", false);
-  read_balance(file, config, 0.01);
   use_experts_everywhere(config);
 }
 
@@ -252,7 +251,8 @@ Family granitemoe(std::string_view model_type, std::string_view architecture,
                    .scales = true,
                    .mixture = true,
                    .normalizes_routes = true,
-                   .config = gguf_granitemoe}};
+                   .config = gguf_granitemoe},
+          .aux_loss_coef = 0.001};
 }
 
 }  // namespace
@@ -275,7 +275,8 @@ std::vector<Family> expert_families() {
                 .normalizes_routes = true,
                 .config = gguf_experts},
        .peft_targets = {"q_proj", "v_proj"},
-       .router_noise = "router_jitter_noise"},
+       .router_noise = "router_jitter_noise",
+       .aux_loss_coef = 0.001},
       {.model_type = "phimoe",
        .architecture = "PhimoeForCausalLM|PhiMoEForCausalLM",
        .names = phimoe_names(),
@@ -285,7 +286,8 @@ std::vector<Family> expert_families() {
        .rope_base = 1e6,
        .window_rule = WindowRule::every,
        .finish = finish_phimoe,
-       .draws_experts = true},
+       .draws_experts = true,
+       .aux_loss_coef = 0.001},
       {.model_type = "qwen2_moe",
        .architecture = "Qwen2MoeForCausalLM",
        .names = qwen2_moe_names(),
@@ -299,7 +301,8 @@ std::vector<Family> expert_families() {
                 .biases = true,
                 .mixture = true,
                 .says_expert_width = true,
-                .config = gguf_qwen2_moe}},
+                .config = gguf_qwen2_moe},
+       .aux_loss_coef = 0.001},
       {.model_type = "qwen3_moe",
        .architecture = "Qwen3MoeForCausalLM",
        .qk_norm = HeadNormKind::head,
@@ -312,7 +315,8 @@ std::vector<Family> expert_families() {
                 .mixture = true,
                 .normalizes_routes = true,
                 .says_expert_width = true,
-                .config = gguf_qwen3_moe}},
+                .config = gguf_qwen3_moe},
+       .aux_loss_coef = 0.001},
       {.model_type = "olmoe",
        .architecture = "OlmoeForCausalLM",
        .pad_id = 1,
@@ -320,7 +324,8 @@ std::vector<Family> expert_families() {
        .qk_norm = HeadNormKind::whole,
        .max_positions = 4096,
        .finish = finish_olmoe,
-       .gguf = {.architecture = "olmoe", .mixture = true, .config = gguf_olmoe}},
+       .gguf = {.architecture = "olmoe", .mixture = true, .config = gguf_olmoe},
+       .aux_loss_coef = 0.01},
       granitemoe("granitemoe", "GraniteMoeForCausalLM", finish_granitemoe),
       granitemoe("granitemoeshared", "GraniteMoeSharedForCausalLM", finish_granitemoeshared),
       {.model_type = "granitemoe_swa",
@@ -329,7 +334,8 @@ std::vector<Family> expert_families() {
        .window_rule = WindowRule::but_first,
        .window = 128,
        .window_period = 4,
-       .finish = finish_granitemoe_swa},
+       .finish = finish_granitemoe_swa,
+       .aux_loss_coef = 0.001},
       {.model_type = "flex_olmo",
        .architecture = "FlexOlmoForCausalLM",
        .pad_id = 100277,
@@ -337,7 +343,8 @@ std::vector<Family> expert_families() {
        .qk_norm = HeadNormKind::whole,
        .max_positions = 4096,
        .rope_base = 500000,
-       .finish = finish_flex_olmo},
+       .finish = finish_flex_olmo,
+       .aux_loss_coef = 0.01},
       {.model_type = "mellum",
        .architecture = "MellumForCausalLM",
        .qk_norm = HeadNormKind::head,
@@ -348,7 +355,8 @@ std::vector<Family> expert_families() {
        .local_rope_base = 10000,
        .window_rule = WindowRule::listed,
        .window = 1024,
-       .finish = finish_mellum},
+       .finish = finish_mellum,
+       .aux_loss_coef = 0.001},
       {.model_type = "hunyuan_v1_moe",
        .architecture = "HunYuanMoEV1ForCausalLM",
        .pad_id = 0,
@@ -375,7 +383,8 @@ std::vector<Family> expert_families() {
                 .mixture = true,
                 .normalizes_routes = true,
                 .says_routes = true,
-                .config = gguf_ernie4_5_moe}},
+                .config = gguf_ernie4_5_moe},
+       .aux_loss_coef = 0.001},
       {.model_type = "aria_text",
        .architecture = "AriaTextForCausalLM",
        .pad_id = 2,
@@ -453,7 +462,8 @@ std::vector<Family> expert_families() {
                 .expert_clamp = 7,
                 .yarn = true,
                 .mlp_norm = "post_attention_norm",
-                .config = gguf_gpt_oss}},
+                .config = gguf_gpt_oss},
+       .aux_loss_coef = 0.001},
       {.model_type = "llama4_text",
        .architecture = "Llama4ForCausalLM",
        .names = llama4_names(),

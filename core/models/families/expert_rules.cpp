@@ -55,12 +55,11 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
   result.hidden = file.integer(hidden, 1, kMostWidth);
   result.activation = config.activation;
   result.gated = config.gated_mlp;
-  read_balance(file, config, 0.001);
   return config.experts.emplace(result);
 }
 
 void read_balance(const ConfigReader& file, DecoderConfig& config, double absent) {
-  if (!file.boolean("output_router_logits", false)) return;
+  if (!config.experts || absent == 0 || !file.boolean("output_router_logits", false)) return;
   config.router_aux_loss_coef = static_cast<float>(file.number("router_aux_loss_coef", 0, 1e6, absent));
 }
 
@@ -144,7 +143,6 @@ void finish_olmoe(const ConfigReader& file, DecoderConfig& config) {
   finish_olmo(file, config);
   read_experts(file, config, "num_experts|num_local_experts", "intermediate_size").routing.normalize =
       file.boolean("norm_topk_prob", false);
-  read_balance(file, config, 0.01);
   use_experts_everywhere(config);
 }
 

@@ -6,7 +6,7 @@
 
 namespace nibble {
 
-/// E, k and F of the experts, the auxiliary loss; the routing is softmax of the logits, not normalized. `experts`,
+/// E, k and F of the experts; the routing is softmax of the logits, not normalized. `experts`,
 /// `hidden` and `chosen` are keys. Which layers have them is still to be said.
 ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std::string_view experts,
                             std::string_view hidden, std::string_view chosen = "num_experts_per_tok");
@@ -14,7 +14,7 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
 /// (Qwen3.5 as published, state dicts saved as they are), so do the names. Transformers itself saves every expert
 /// apart.
 void match_fused_experts(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config);
-/// The coefficient of the auxiliary loss; absent: where config.json asks for the loss and does not say it.
+/// The coefficient of the auxiliary loss; absent: Family::aux_loss_coef.
 void read_balance(const ConfigReader& file, DecoderConfig& config, double absent);
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.
 void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double scale, int64_t groups = 1,

@@ -23,6 +23,7 @@ constexpr Composite kComposites[] = {
     {"gemma3n", "Gemma3nForConditionalGeneration", "gemma3n_text", "{}"},
     {"gemma4", "Gemma4ForConditionalGeneration", "gemma4_text", "{}"},
     {"gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "{}"},
+    {"kimi_k25", "Kimi_K25ForConditionalGeneration", "deepseek_v3", "{}"},
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral", "{}"},
     {"llama4", "Llama4ForConditionalGeneration", "llama4_text", "{}", true},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "{}", true},
@@ -382,27 +383,29 @@ const std::vector<Family>& rows() {
 // What decoder-only types of Transformers, and checkpoints around them, need that no family here has.
 struct Missing {
   std::string_view model_type, architecture, mechanism;
+  std::string_view all_keys = {};  // up to so many tokens the indexer that it has too chooses every key
 };
 
 // Said of a checkpoint with towers and of its text alike.
-constexpr std::string_view kBlocks = "attention to blocks that an indexer chooses";
-constexpr std::string_view kDots = "an indexer that chooses keys, and gates and sizes of heads by layer";
+constexpr std::string_view kBounded = "dense MLPs whose gates are bounded";
+constexpr std::string_view kDots = "latent attention with gates, scaled latents and sizes by layer";
+constexpr std::string_view kBlocks = "index_topk_blocks * index_block_size";
 constexpr std::string_view kInkling = "relative positions in the scores and convolutions within attention";
 constexpr std::string_view kInkling2 = "dynamic convolutions and residual attention over blocks";
 constexpr std::string_view kQwen4 = "attention to blocks, n-gram embeddings and hyper-connections";
 
 constexpr Missing kMissing[] = {
-    {"axk2", "AXK2ForCausalLM", "an indexer that chooses keys, and gated norms"},
+    {"axk2", "AXK2ForCausalLM", "gated norms and a gate of latent attention", "index_topk"},
     {"beam", "BeamForCausalLM", "a biased gate of attention and residuals scaled by depth"},
     {"cpmant", "CpmAntForCausalLM", "relative position buckets and segment embeddings"},
     {"dbrx", "DbrxForCausalLM", "experts stacked along rows and weighed by a p-norm"},
     {"deepseek_v4", "DeepseekV4ForCausalLM", "compressed sparse attention, hyper-connections and a hash router"},
     {"diffllama", "DiffLlamaForCausalLM", "the difference of two softmaxes"},
     {"doge", "DogeForCausalLM", "an attention mask that values make"},
-    {"dots3_note_text", "Dots3NoteForCausalLM", kDots},
-    {"dots3_note", "Dots3NoteForConditionalGeneration", kDots},
+    {"dots3_note_text", "Dots3NoteForCausalLM", kDots, "index_topk"},
+    {"dots3_note", "Dots3NoteForConditionalGeneration", kDots, "index_topk"},
     {"hrm_text", "HrmTextForCausalLM", "stacks of layers that run in cycles"},
-    {"hy_v4", "HYV4ForCausalLM", "an indexer that chooses keys, and hyper-connections"},
+    {"hy_v4", "HYV4ForCausalLM", "hyper-connections, and sinks of latent attention", "index_topk"},
     {"inkling_text", "InklingForCausalLM", kInkling},
     {"inkling2_text", "Inkling2ForCausalLM", kInkling2},
     {"inkling_mm_model", "InklingForConditionalGeneration", kInkling},
@@ -410,8 +413,8 @@ constexpr Missing kMissing[] = {
     {"jetmoe", "JetMoeForCausalLM", "experts for the queries and the output of attention"},
     {"longcat_flash", "LongcatFlashForCausalLM", "two attentions around one mixture, and experts that do nothing"},
     {"minimax", "MiniMaxForCausalLM", "lightning attention"},
-    {"minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kBlocks},
-    {"minimax_m3_vl", "MiniMaxM3SparseForConditionalGeneration", kBlocks},
+    {"minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kBounded, kBlocks},
+    {"minimax_m3_vl", "MiniMaxM3SparseForConditionalGeneration", kBounded, kBlocks},
     {"modernbert-decoder", "ModernBertDecoderForCausalLM", "a head of two layers"},
     {"qwen4_exp_text", "Qwen4ExpForCausalLM", kQwen4},
     {"qwen4_exp", "Qwen4ExpForConditionalGeneration", kQwen4},
@@ -423,13 +426,13 @@ constexpr Missing kMissing[] = {
     {"zaya", "ZayaForCausalLM", "convolutional attention and a router with a state across layers"},
 };
 
-// "" for a type that is not in the table. Either argument may be empty.
-std::string_view missing_mechanism(std::string_view model_type, std::string_view architecture) {
+// Null for a type that is not in the table. Either argument may be empty.
+const Missing* find_missing(std::string_view model_type, std::string_view architecture) {
   const auto asked = [&](const Missing& row) {
     return model_type.empty() ? row.architecture == architecture : row.model_type == model_type;
   };
   const auto* found = std::find_if(std::begin(kMissing), std::end(kMissing), asked);
-  return found == std::end(kMissing) ? "" : found->mechanism;
+  return found == std::end(kMissing) ? nullptr : found;
 }
 
 std::string known() {
@@ -469,16 +472,20 @@ const Composite* find_composite(std::string_view model_type, std::string_view ar
 }
 
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place) {
+  const std::string_view type = model_type == "kimi_k2" ? "deepseek_v3" : model_type;  // in other words
   for (const Family& family : rows()) {
-    const bool type_fits = model_type.empty() ? !architecture.empty() : model_type == family.model_type;
+    const bool type_fits = type.empty() ? !architecture.empty() : type == family.model_type;
     const bool architecture_fits = architecture.empty() || is_one_of(architecture, family.architecture);
     if (type_fits && architecture_fits) return family;
   }
-  if (const std::string_view missing = missing_mechanism(model_type, architecture); !missing.empty()) {
-    throw InputError(place,
-                     "model_type \"" + std::string(model_type.empty() ? architecture : model_type) + "\" needs " +
-                         std::string(missing) + ", which nibble does not have",
-                     "take a model of another family: docs/models.md lists them");
+  if (const Missing* const missing = find_missing(model_type, architecture)) {
+    std::string reason = "model_type \"" + std::string(model_type.empty() ? architecture : model_type) + "\" needs " +
+                         std::string(missing->mechanism) + ", which nibble does not have";
+    if (!missing->all_keys.empty()) {
+      reason += " (its indexer would be no hindrance: up to " + std::string(missing->all_keys) +
+                " tokens it chooses all keys)";
+    }
+    throw InputError(place, reason, "take a model of another family: docs/models.md lists them");
   }
   const std::string asked = model_type.empty()     ? std::string(architecture)
                             : architecture.empty() ? std::string(model_type)

@@ -107,6 +107,9 @@ struct Family {
   /// config.json's key for noise by which Transformers multiplies what experts read in training; nibble does not.
   std::string_view router_noise;
   bool draws_experts = false;  ///< in training Transformers draws experts at random; nibble does not
+  /// Where config.json asks for the load-balancing loss (output_router_logits), the default of router_aux_loss_coef; 0:
+  /// Transformers has no such loss for the family, and looks at neither key.
+  double aux_loss_coef = 0;
 };
 
 /// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have

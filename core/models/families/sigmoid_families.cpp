@@ -88,7 +88,6 @@ void finish_flint(const ConfigReader& file, DecoderConfig& config) {
     layer.rotary = -1;
   }
   ExpertsConfig& experts = read_experts(file, config, kExperts, "moe_intermediate_size");
-  read_balance(file, config, 0.0005);
   read_sigmoid_router(file, config, 1);
   experts.routing.epsilon = 0;
   experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, int64_t{1} << 20, 1024);
@@ -303,7 +302,8 @@ std::vector<Family> sigmoid_families() {
        .max_positions = 196608,
        .rope_base = 5e6,
        .finish = finish_minimax_m2,
-       .router_noise = "router_jitter_noise"},
+       .router_noise = "router_jitter_noise",
+       .aux_loss_coef = 0.001},
       {.model_type = "afmoe",
        .architecture = "AfmoeForCausalLM",
        .names = afmoe_names(),
@@ -327,7 +327,8 @@ std::vector<Family> sigmoid_families() {
        .rope = RopeRule::windowed,
        .window_rule = WindowRule::types,
        .window = 513,
-       .finish = finish_flint},
+       .finish = finish_flint,
+       .aux_loss_coef = 0.0005},
       {.model_type = "laguna",
        .architecture = "LagunaForCausalLM",
        .names = laguna_names(),
@@ -338,7 +339,8 @@ std::vector<Family> sigmoid_families() {
        .rope_base = 500000,
        .window_rule = WindowRule::listed,
        .window = 512,
-       .finish = finish_laguna},
+       .finish = finish_laguna,
+       .aux_loss_coef = 0.001},
       {.model_type = "deepseek_v32",
        .architecture = "DeepseekV32ForCausalLM",
        .names = deepseek_v3_names(),

@@ -256,8 +256,42 @@ TEST(DecoderConfig, TypesWithoutTheirMechanismAreRefusedByIt) {
   json unnamed = with(llama(), "architectures", {"DbrxForCausalLM"});
   unnamed.erase("model_type");
   EXPECT_THAT(error(unnamed), HasSubstr("\"DbrxForCausalLM\" needs experts stacked along rows"));
-  EXPECT_THAT(error(with(with(llama(), "model_type", "minimax_m3_vl"), "architectures", json::array())),
-              HasSubstr("needs attention to blocks that an indexer chooses"));
+  EXPECT_THAT(
+      error(with(with(llama(), "model_type", "minimax_m3_vl"), "architectures", json::array())),
+      AllOf(HasSubstr("needs dense MLPs whose gates are bounded, which nibble does not have (its indexer would be "
+                      "no hindrance: up to index_topk_blocks * index_block_size tokens it chooses all keys)"),
+            HasSubstr("docs/models.md")));
+  for (const char* type : {"axk2", "dots3_note_text", "dots3_note", "hy_v4"}) {
+    EXPECT_THAT(error(with(with(llama(), "model_type", type), "architectures", json::array())),
+                HasSubstr("up to index_topk tokens it chooses all keys"));
+  }
+}
+
+// Published as kimi_k2 with DeepSeek V3's architecture, and with a tower as kimi_k25 around it.
+TEST(DecoderConfig, KimiK2IsDeepseekV3) {
+  const std::string latent = R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "TYPE", "hidden_size": 16,
+      "intermediate_size": 24, "moe_intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "vocab_size": 40, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+      "first_k_dense_replace": 1, "routed_scaling_factor": 2.827, "q_lora_rank": 4, "kv_lora_rank": 4,
+      "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4, "rope_theta": 50000})";
+  const auto text = [&](const std::string& type) {
+    return json::parse(std::string(latent).replace(latent.find("TYPE"), 4, type));
+  };
+  const DecoderConfig kimi = parse_decoder_config(text("kimi_k2").dump(), "c");
+  EXPECT_EQ(kimi.model_type, "deepseek_v3");
+  EXPECT_EQ(kimi.experts.value().routing.scale, 2.827f);
+  EXPECT_FALSE(kimi.layer[0].feed_forward);
+  EXPECT_TRUE(kimi.layer[1].feed_forward && kimi.layer[1].mixer_attends);
+  for (const char* type : {"kimi_k2", "deepseek_v3"}) {
+    const json whole = {{"model_type", "kimi_k25"},
+                        {"architectures", {"KimiK25ForConditionalGeneration"}},
+                        {"text_config", text(type)},
+                        {"tie_word_embeddings", false}};
+    const DecoderConfig composite = parse_decoder_config(whole.dump(), "c");
+    EXPECT_EQ(composite.model_type, "kimi_k25");
+    EXPECT_EQ(composite.names.layers, "model.language_model.layers.");
+    EXPECT_EQ(composite.experts.value().experts, 8);
+  }
 }
 
 TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {

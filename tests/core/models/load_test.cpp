@@ -117,6 +117,42 @@ TEST(LoadBesideAVisionTower, TheLanguageModelIsFoundUnderTheNamesOfPublishedFile
               HasSubstr("text_config"));
 }
 
+// As published, and as Transformers 5.23 saves it.
+TEST(LoadBesideAVisionTower, KimiK25IsFoundUnderBothItsNames) {
+  const std::string text = R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "hidden_size": 16,
+      "intermediate_size": 24, "moe_intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "vocab_size": 11, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+      "first_k_dense_replace": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+      "v_head_dim": 4, "initializer_range": 0.2})";
+  Rank rank;
+  Decoder decoder = random_decoder(parse_decoder_config(text, "test"), 5, rank.context());
+  const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
+  const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+  const TemporaryDirectory directory;
+  write_bytes(directory / "config.json", R"({"model_type": "kimi_k25", "architectures":
+      ["KimiK25ForConditionalGeneration"], "tie_word_embeddings": false, "text_config": )" +
+                                             text + "}");
+  for (const std::string layers : {"layers.", "blocks."}) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const NamedTensor& tensor : state_dict(decoder)) {
+      std::string name = tensor.name;
+      if (const size_t at = name.find("layers."); at != std::string::npos) name.replace(at, 7, layers);
+      tensors.emplace_back("language_model." + name, tensor.value);
+    }
+    const std::vector<std::string> tower = {"vision_tower.encoder.blocks.0.norm0.weight",
+                                            "vision_tower.patch_embed.pos_emb.weight", "mm_projector.proj.0.weight",
+                                            "model.mm_projector.pre_norm.weight"};
+    for (const std::string& name : tower) {
+      tensors.emplace_back(name, Tensor::zeros(rank.context().pool, {4}, DType::f32));
+    }
+    write_safetensors(directory / "model.safetensors", tensors);
+    Decoder loaded = load_decoder(directory.path(), rank.context());
+    EXPECT_EQ(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step())) << layers;
+    const CheckpointDir checkpoint(directory.path());
+    for (const std::string& name : tower) EXPECT_TRUE(checkpoint.contains(name)) << name;
+  }
+}
+
 // "model.layers.0.block_sparse_moe.experts.1.w3.weight" of Mixtral is in "model.layers.0.mlp.experts.gate_up_proj".
 TEST(LoadExperts, LieAsInFilesOrAsInTransformersModules) {
   Rank rank;

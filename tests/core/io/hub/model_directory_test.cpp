@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -55,6 +57,13 @@ TEST_F(ModelDirectory, AnExistingTargetStaysUnlessForced) {
   EXPECT_THROW(write(1000), UsageError);
   EXPECT_NO_THROW(write(80, Replace::own));
   EXPECT_FALSE(fs::exists(root_ / "made/model.safetensors"));
+}
+
+TEST_F(ModelDirectory, PlainWeightsHaveAConfigThatSaysNothingOfPackedOnes) {
+  nlohmann::json config = {{"a", 1}, {"quantization_config", {{"quant_method", "fp8"}}}};
+  config["text_config"] = {{"b", 2}, {"quantization_config", nullptr}};
+  drop_quantization_config(config);
+  EXPECT_EQ(config.dump(), R"({"a":1,"text_config":{"b":2}})");
 }
 
 }  // namespace

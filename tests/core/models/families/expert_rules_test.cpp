@@ -3,11 +3,13 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/decoder_config.h"
+#include "nibble/core/models/families/families.h"
 
 namespace nibble {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 std::string config(const std::string& type, const std::string& more) {
   return R"({"model_type": ")" + type + R"(", "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 6,
@@ -75,6 +77,23 @@ TEST(ExpertRules, TheBalanceIsInTheLossWhereTheFileSaysSo) {
   EXPECT_EQ(parse_decoder_config(config("olmoe", unsaid), "c").router_aux_loss_coef, 0.01f);
   EXPECT_EQ(parse_decoder_config(config("flex_olmo", unsaid), "c").router_aux_loss_coef, 0.01f);
   EXPECT_EQ(parse_decoder_config(config("flint", unsaid), "c").router_aux_loss_coef, 0.0005f);
+  for (const char* without : {"glm4_moe", "dots1"}) {
+    EXPECT_FALSE(
+        parse_decoder_config(config(without, base + R"(, "output_router_logits": true)"), "c").router_balance())
+        << without;
+  }
+}
+
+// Those whose modeling file in Transformers 5.23.0 calls load_balancing_loss_func.
+TEST(ExpertRules, FamiliesHaveABalanceWhereTransformersHasIt) {
+  std::vector<std::string_view> with;
+  for (const Family& family : families()) {
+    if (family.aux_loss_coef > 0) with.push_back(family.model_type);
+  }
+  EXPECT_THAT(with, UnorderedElementsAre("ernie4_5_moe", "flex_olmo", "flint", "gpt_oss", "granitemoe",
+                                         "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "jamba", "laguna",
+                                         "mellum", "minimax_m2", "mixtral", "olmoe", "phimoe", "qwen2_moe",
+                                         "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"));
 }
 
 // n_shared_experts of Nemotron-H says no more than that there is one.
