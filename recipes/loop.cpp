@@ -24,10 +24,6 @@
 namespace nibble {
 
 ParallelOptions parallel_options(const Recipe& recipe) {
-  if (recipe.parallel.tensor > 1 && recipe.optimizer.type == OptimizerKind::adamw8bit) {
-    throw UsageError("adamw8bit keeps its state in blocks that parallel.tensor would split",
-                     "use adamw, or parallel.shard", "optimizer.type");
-  }
   ParallelOptions options;
   options.level = static_cast<ShardLevel>(recipe.parallel.zero);
   options.shard_trainable = !recipe.adapter || recipe.parallel.shard_adapters;
