@@ -90,9 +90,11 @@ class Planner {
   }
 
   void set_expert_tensors(std::vector<std::string> tensors) {
-    const std::string note = expert_note(model_.config(), options_, tensors);
-    if (!note.empty()) plan_.notes.push_back(note);
+    add_note(expert_note(model_, options_, tensors, plan_.modules));
     plan_.parameters = std::move(tensors);
+  }
+  void add_note(const std::string& note) {
+    if (!note.empty()) plan_.notes.push_back(note);
   }
   std::vector<std::string> matched_expert_tensors() const {
     return match_target_parameters(model_.config(), options_, plan_.linears).tensors;
@@ -233,6 +235,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& aske
   }
   planner.set_modules(std::move(found.modules));
   planner.set_expert_tensors(planner.matched_expert_tensors());
+  planner.add_note(untouched_experts_note(config, options));
   if (!found.unmatched_entries.empty()) {
     planner.plan().notes.push_back("these fit no module: " + listed(found.unmatched_entries));
   }

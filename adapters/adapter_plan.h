@@ -27,7 +27,7 @@ struct AdapterPlan {
   std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter, as PEFT has them
   FullyTrained fully_trained;
   std::vector<TrainedTokens> tokens;
-  std::vector<std::string> notes;  ///< entries, tensors and modules that fit nothing
+  std::vector<std::string> notes;  ///< what of a mixture is adapted; entries, tensors and modules that fit nothing
   int64_t vocab_size = 0;          ///< of the model beside the adapter, which may have more rows
 };
 

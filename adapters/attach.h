@@ -17,7 +17,7 @@ struct AttachedAdapter {
   AdapterOptions options;               ///< as they go into adapter_config.json: targets written out
   std::vector<std::string> modules;     ///< paths of embeddings and Linears with an adapter, in module order
   std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter
-  std::vector<std::string> notes;       ///< what the user should know: entries, tensors and modules that fit nothing
+  std::vector<std::string> notes;       ///< what the user should know, see AdapterPlan
   /// What modules started from where the base alone does not tell (pissa_niter_N): such an adapter is saved as a plain
   /// LoRA of twice the rank.
   std::map<std::string, LowRankFactors> random_starts;

@@ -30,6 +30,11 @@ bool ParallelModel::is_owner(const Parameter& parameter) const {
 
 bool ParallelModel::is_of_own_experts(const std::string& name) const { return own_experts_.contains(name); }
 
+int64_t ParallelModel::global_size(const Parameter& shard) const {
+  const Parameter& parameter = *by_name_.at(shard.name);
+  return parameter.shard ? element_count(parameter.shard.global) : parameter.value.numel();
+}
+
 Tensor ParallelModel::tied_gradient() const {
   for (const Parameter* parameter : trained_) {
     if (is_tied_apart(model_, parameter->name)) return trained().tied_gradient(*parameter);

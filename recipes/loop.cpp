@@ -4,9 +4,11 @@
 #include <chrono>
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
 #include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
@@ -22,14 +24,6 @@
 namespace nibble {
 
 ParallelOptions parallel_options(const Recipe& recipe) {
-  if (recipe.parallel.tensor > 1 && recipe.optimizer.type == OptimizerKind::adamw8bit) {
-    throw UsageError("adamw8bit keeps its state in blocks that parallel.tensor would split",
-                     "use adamw, or parallel.shard", "optimizer.type");
-  }
-  if (recipe.parallel.experts > 1 && !recipe.adapter && recipe.optimizer.type == OptimizerKind::adamw8bit) {
-    throw UsageError("adamw8bit keeps its state in blocks that parallel.experts would split",
-                     "use adamw, or parallel.shard", "optimizer.type");
-  }
   ParallelOptions options;
   options.level = static_cast<ShardLevel>(recipe.parallel.zero);
   options.shard_trainable = !recipe.adapter || recipe.parallel.shard_adapters;
@@ -105,7 +99,9 @@ struct Training::Impl {
   BeforeStep before_step = {};
   Clock::time_point began = Clock::now(), step_began = began;
   int64_t first_step = run.step() + 1;
+  std::optional<std::string> bad_base = {};  // nonfinite_text of the frozen weights, once it was asked for
 
+  void name_bad_base(std::vector<std::string>& nonfinite);
   void add_clock(StepResult& logged) const;
   void tell_evaluations_ahead() const;
   void after_update(Unfinished rest);
@@ -181,10 +177,30 @@ void Training::finish_step(const StepResult& result) {
   const Metrics& of_block = impl_->data.block_metrics();
   logged.metrics.insert(logged.metrics.begin(), of_block.begin(), of_block.end());
   if (impl_->before_step) impl_->add_clock(logged);
+  if (!logged.nonfinite.empty()) impl_->name_bad_base(logged.nonfinite);
   impl_->tell_evaluations_ahead();
   impl_->run.log(logged, impl_->options.lr);
   impl_->after_update(impl_->data.has_eval() && impl_->run.evaluation_due() ? Unfinished::evaluation
                                                                             : Unfinished::nothing);
+}
+
+// A frozen weight of any rank that is not finite is why the rest is not, and comes first. By all ranks, of which every
+// one knows of a bad step; frozen weights are looked at once.
+void Training::Impl::name_bad_base(std::vector<std::string>& nonfinite) {
+  if (!bad_base) {
+    std::set<std::string> trained;
+    for (const Parameter* parameter : parallel.decoder_parameters()) trained.insert(parameter->name);
+    std::string here;
+    parallel.visit_unsharded([&](std::vector<NamedTensor> tensors) {
+      std::erase_if(tensors, [&](const NamedTensor& tensor) { return trained.contains(tensor.name); });
+      if (here.empty()) here = nonfinite_text(tensors);
+    });
+    bad_base = "";
+    for (int r = 0; r < rank.comm.size() && bad_base->empty(); ++r) {
+      bad_base = rank.comm.broadcast_text("finite check", here, r);
+    }
+  }
+  if (!bad_base->empty()) nonfinite.insert(nonfinite.begin(), *bad_base);
 }
 
 // Of steps on answers: the tokens that are new, and the time with what it took to have them.

@@ -22,7 +22,7 @@ namespace nibble {
 void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer) {
   const Mesh mesh(recipe.parallel.mesh(), rank.comm);
   const DecoderConfig config = model_config(recipe.model);
-  check_experts(config, recipe.parallel.experts);
+  check_experts(recipe, config);
   PretrainingTokenizer tokenizer(recipe, config.vocab_size);
   const TrainingData data = traced(observer.trace, Phase::data, "read and encode", [&] {
     const Encoder encoder = open_encoder(tokenizer.path(), recipe.data.chat_template, config.vocab_size);

@@ -11,6 +11,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
@@ -198,23 +199,77 @@ ExpertTargets match_target_parameters(const DecoderConfig& config, const Adapter
   return targets;
 }
 
-std::string expert_note(const DecoderConfig& config, const AdapterOptions& options,
-                        const std::vector<std::string>& tensors) {
-  if (tensors.empty()) return "";
+namespace {
+
+/// Modules of one kind that have an adapter.
+struct Adapted {
+  std::set<int64_t> ranks;
+  int64_t count = 0, parameters = 0;
+};
+
+std::string ranks_text(const std::set<int64_t>& ranks) {
+  return "(rank " + joined(ranks, " or ", [](int64_t r) { return std::to_string(r); }) + ")";
+}
+
+std::string parameters_text(int64_t count) { return ", " + grouped_text(count) + " parameters in all"; }
+
+}  // namespace
+
+std::string expert_note(Decoder& model, const AdapterOptions& options, const std::vector<std::string>& tensors,
+                        const std::vector<std::string>& modules) {
+  const DecoderConfig& config = model.config();
+  if (!config.experts) return "";
   const ExpertsConfig& experts = *config.experts;
-  std::map<std::string, int64_t> ranks;
-  int64_t count = 0;
+  std::map<std::string, std::set<int64_t>> ranks;
+  int64_t parameters = 0;
   for (const std::string& tensor : tensors) {
-    const bool first = is_first(config, tensor);
     const int64_t r = rank_of(options, tensor), gates = experts.gated ? experts.hidden : 0;
-    const int64_t sizes =
-        first ? experts.expert_width() + gates + experts.hidden : experts.hidden + experts.expert_width();
-    count += experts.experts * r * sizes;
-    ranks[last_part(tensor)] = r;
+    const int64_t sizes = experts.expert_width() + experts.hidden + (is_first(config, tensor) ? gates : 0);
+    parameters += experts.experts * r * sizes;
+    ranks[last_part(tensor)].insert(r);
   }
-  const auto with_rank = [](const auto& one) { return one.first + " (rank " + std::to_string(one.second) + ")"; };
-  return "every expert gets an adapter of its own: " + joined(ranks, ", ", with_rank) + " of " +
-         std::to_string(experts.experts) + " experts a layer, " + std::to_string(count) + " parameters in all";
+  Adapted routers, singles;
+  const std::set<std::string> chosen(modules.begin(), modules.end());
+  model.visit_linears([&](Linear& linear) {
+    const bool router = is_router(config, linear.name());
+    if (!chosen.contains(linear.name()) || (!router && !expert_part(config, linear.name()))) return;
+    Adapted& of = router ? routers : singles;
+    const int64_t r = rank_of(options, linear.name());
+    of.ranks.insert(r);
+    ++of.count;
+    of.parameters += r * (linear.in_features() + linear.out_features());
+  });
+  std::vector<std::string> parts;
+  if (!tensors.empty()) {
+    const auto with_ranks = [](const auto& one) { return one.first + " " + ranks_text(one.second); };
+    parts.push_back("every expert gets an adapter of its own: " + joined(ranks, ", ", with_ranks) + " of " +
+                    std::to_string(experts.experts) + " experts a layer" + parameters_text(parameters));
+  }
+  if (singles.count > 0) {
+    parts.push_back(count_text(singles.count, "Linear") + " of single experts get an adapter " +
+                    ranks_text(singles.ranks) + parameters_text(singles.parameters));
+  }
+  if (routers.count > 0) {
+    parts.push_back("routers get an adapter: " + last_part(config.names.block.experts.peft_router) + " " +
+                    ranks_text(routers.ranks) + " of " + count_text(routers.count, "layer") +
+                    parameters_text(routers.parameters));
+    if (parts.size() == 1) parts.push_back("experts get none");
+  }
+  return joined(parts, "; ");
+}
+
+std::string untouched_experts_note(const DecoderConfig& config, const AdapterOptions& options) {
+  if (!config.experts || !options.target_parameters.empty()) return "";
+  const ExpertNames& names = config.names.block.experts;
+  const bool all = options.target_modules.all_linear();
+  const auto is_of_expert = [&](const std::string& name) {
+    const std::string last = last_part(name);
+    return last == names.gate || last == names.up || last == names.down;
+  };
+  if (!all && std::ranges::none_of(options.target_modules.names, is_of_expert)) return "";
+  return (all ? "all-linear leaves" : "target_modules leave") + (" the experts of " + config.model_type) +
+         " alone, as in PEFT; to adapt them, name " + names.peft_gate_up + " and " + names.peft_down +
+         " in adapter.target_parameters";
 }
 
 // ---- beside one Linear ----

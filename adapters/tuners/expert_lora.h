@@ -17,6 +17,8 @@
 
 namespace nibble {
 
+class Decoder;
+
 /// Names of A and B in a PEFT file, without its prefix: of two tensors of one module the first stands inside the second
 /// (`base_layer`).
 std::string expert_lora_stem(const DecoderConfig& config, const std::string& tensor,
@@ -45,9 +47,14 @@ struct ExpertTargets {
 ExpertTargets match_target_parameters(const DecoderConfig& config, const AdapterOptions& options,
                                       const std::vector<std::string>& linears);
 
-/// In plain words what an adapter on experts is, with its number of parameters; empty without one.
-std::string expert_note(const DecoderConfig& config, const AdapterOptions& options,
-                        const std::vector<std::string>& tensors);
+/// In plain words what of a mixture has an adapter, experts and routers, with the number of its parameters: tensors of
+/// all experts, and modules among which there may be routers and Linears of single experts. Empty where it has none.
+std::string expert_note(Decoder& model, const AdapterOptions& options, const std::vector<std::string>& tensors,
+                        const std::vector<std::string>& modules);
+
+/// How to adapt experts that the options seem to mean and, as in PEFT, leave alone; empty where there are none such.
+/// options: as translate_for_experts gives them.
+std::string untouched_experts_note(const DecoderConfig& config, const AdapterOptions& options);
 
 /// Which tensors of experts an adapter's file is for: the shape of A tells them apart where one stands alone, the names
 /// in target_parameters where sizes are the same. linears: of the model.

@@ -5,9 +5,13 @@
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/npy.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/models/nonfinite.h"
+#include "nibble/core/ops/elementwise.h"
 
 namespace nibble::cli {
 
@@ -23,6 +27,15 @@ bool is_logits(const std::filesystem::path& file) {
   return array.dtype() == DType::f32 && array.rank() == 3;
 }
 
+// The weights that may be why are only looked at when a logit is not finite.
+void require_finite(Decoder& decoder, const Tensor& logits, int64_t position, const std::string& of) {
+  const int64_t at = ops::first_nonfinite(logits);
+  if (at < 0) return;
+  const std::string weight = nonfinite_text(state_dict(decoder));
+  throw NumericError("logits of position " + std::to_string(position + at / logits.dim(1)) + of,
+                     "not finite" + (weight.empty() ? "" : ": " + weight), "check the model's weights");
+}
+
 void run(const Flags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
   require_own_file(flags.out, is_logits, "nibble logits");
@@ -32,10 +45,14 @@ void run(const Flags& flags) {
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().vocab_size;
   NpyWriter out(flags.out, {static_cast<int64_t>(rows.size()), length, vocabulary}, DType::f32);
-  for (const std::vector<int32_t>& row : rows) {
-    const Sample sample{.ids = row};
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const Sample sample{.ids = rows[row]};
+    const std::string of = rows.size() > 1 ? " of row " + std::to_string(row) : "";
     const Batch batch = make_batch({&sample, 1}, rank.context().pool);
-    decoder.logits(batch, step, [&](int64_t, const Tensor& logits) { out.append(logits); });
+    decoder.logits(batch, step, [&](int64_t position, const Tensor& logits) {
+      require_finite(decoder, logits, position, of);
+      out.append(logits);
+    });
   }
   out.finish();
 }

@@ -16,9 +16,11 @@ void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWP
 
 /// Elements of one block of an 8-bit state, and of the smallest tensor whose state is kept in 8 bits.
 inline constexpr int64_t kEightBitBlock = 256, kEightBitMinimum = 4096;
+/// Blocks of `count` elements, the last of which may be smaller.
+inline constexpr int64_t eight_bit_blocks(int64_t count) { return (count + kEightBitBlock - 1) / kEightBitBlock; }
 
 /// An optimizer's state in 8 bits: codes [n] u8 of a dynamic map (core/ops/dynamic_map.h), scaled by the largest
-/// magnitude of each block, absmax [ceil(n / kEightBitBlock)] f32.
+/// magnitude of each block, absmax [eight_bit_blocks(n)] f32.
 struct EightBitState {
   Tensor codes, absmax;
 };

@@ -32,7 +32,7 @@ bool matches_fully(std::string_view pattern, std::string_view text) {
 }
 
 ops::EightBitState eight_bit_zeros(MemoryPool& pool, const Shape& shape, const std::string& what) {
-  const int64_t blocks = (element_count(shape) + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
+  const int64_t blocks = ops::eight_bit_blocks(element_count(shape));
   return {Tensor::zeros(pool, shape, DType::u8, what), Tensor::zeros(pool, {blocks}, DType::f32, what)};
 }
 

@@ -8,7 +8,7 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/data/batches.h"
 #include "nibble/core/models/decoder.h"
-#include "nibble/core/ops/elementwise.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/core/train/telemetry/trace.h"
 
 namespace nibble {
@@ -19,21 +19,15 @@ constexpr size_t kMostNamed = 20;
 
 std::string text_of(double value) { return std::isnan(value) ? "nan" : std::to_string(value); }  // never "-nan"
 
-std::string named(const std::string& what, const Tensor& tensor, int64_t at) {
-  MemoryPool host;
-  return what + ", element " + std::to_string(at) + " of " + std::to_string(tensor.numel()) + ", is " +
-         text_of(static_cast<double>(tensor.to(host).data<const float>()[at]));
-}
-
 // Only asked when something is known to be wrong: it looks at everything.
 std::vector<std::string> find_nonfinite(const std::vector<Parameter*>& parameters, double loss) {
   std::vector<std::string> found;
   for (const bool gradients : {false, true}) {
     for (const Parameter* parameter : parameters) {
-      const Tensor& tensor = gradients ? parameter->gradient : parameter->value;
-      const int64_t at = ops::first_nonfinite(tensor);
-      if (at < 0 || found.size() >= kMostNamed) continue;
-      found.push_back(named(gradients ? "gradient of " + parameter->name : parameter->name, tensor, at));
+      if (found.size() >= kMostNamed) break;
+      const std::string bad = gradients ? nonfinite_text("gradient of " + parameter->name, parameter->gradient)
+                                        : nonfinite_text(parameter->name, parameter->value);
+      if (!bad.empty()) found.push_back(bad);
     }
   }
   if (!std::isfinite(loss)) found.push_back("loss is " + text_of(loss));

@@ -3,7 +3,10 @@
 #include <string>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/families/expert_tensors.h"
+#include "nibble/core/models/load.h"
+#include "nibble/core/ops/optimizer.h"
 
 namespace nibble {
 
@@ -103,6 +106,24 @@ void check_experts(const DecoderConfig& config, int64_t ranks) {
                std::to_string(ranks) + " ranks that share them",
            "use at most " + std::to_string(config.experts->experts));
   }
+}
+
+void check_expert_blocks(const DecoderConfig& config, int64_t ranks,
+                         const std::function<bool(const std::string& parameter)>& trains) {
+  LocalRank rank;
+  plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
+    const std::optional<ExpertPart> part = expert_part(config, linear.name());
+    const Parameter* const tensor = part ? linear.weight().parameter() : nullptr;
+    if (!tensor || tensor->value.rank() < 3 || part->expert != 0 || !trains(tensor->name)) return;
+    const int64_t count = tensor->value.numel(), each = count / part->experts;
+    for (int r = 1; count >= ops::kEightBitMinimum && r < ranks; ++r) {
+      if (experts_of_rank(part->experts, r, static_cast<int>(ranks)).begin * each % ops::kEightBitBlock == 0) continue;
+      throw UsageError(std::to_string(ranks) + " ranks would split a block of " + std::to_string(ops::kEightBitBlock) +
+                           " values of adamw8bit's state: an expert has " + std::to_string(each) + " in " +
+                           tensor->name,
+                       "use adamw, or parallel.shard", "parallel.experts");
+    }
+  });
 }
 
 Range experts_of_rank(int64_t experts, int rank, int ranks) {

@@ -2,8 +2,10 @@
 // Expert parallelism (Lepikhin et al. 2020, GShard): every rank of a group has some of the experts of every layer, and
 // tokens travel to those they chose.
 
+#include <functional>
 #include <memory>
 #include <set>
+#include <string>
 
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/decoder.h"
@@ -15,6 +17,11 @@ namespace nibble {
 
 /// Throws UsageError where several ranks share the experts and not each of them has one.
 void check_experts(const DecoderConfig& config, int64_t ranks);
+
+/// Throws UsageError where ranks that share the experts would split a block of the 8-bit state (adamw8bit) of a tensor
+/// of all experts, one of the parameters that `trains` names.
+void check_expert_blocks(const DecoderConfig& config, int64_t ranks,
+                         const std::function<bool(const std::string& parameter)>& trains);
 
 /// Rank r of n has experts [E r / n, E (r + 1) / n).
 Range experts_of_rank(int64_t experts, int rank, int ranks);

@@ -127,7 +127,7 @@ std::vector<CheckpointSlice> TrainableGroup::slices(const NamedTensor& tensor) c
     const Parameter& global = *parameters_[part.tensor];
     if (tensor.name != global.name && !tensor.name.starts_with(global.name + ".exp_avg")) continue;
     if (tensor.name.ends_with(".absmax")) {  // of blocks of the 8-bit state, which parts begin with
-      const int64_t blocks = (global.value.numel() + ops::kEightBitBlock - 1) / ops::kEightBitBlock;
+      const int64_t blocks = ops::eight_bit_blocks(global.value.numel());
       return {{tensor.name, tensor.value, {blocks}, {part.begin / ops::kEightBitBlock}}};
     }
     return flat_slices(tensor.name, tensor.value, global.value.shape(), part.begin);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nibble/core/ops/optimizer.h"
+
 namespace nibble {
 
 namespace {
@@ -53,6 +55,15 @@ ShardSpec read_spec(const Tensor& description, const Shape& global) {
 
 std::vector<CheckpointSlice> global_slices(const CheckpointSlice& slice, const ShardSpec& spec) {
   if (!spec) return {slice};
+  if (slice.name.ends_with(".absmax")) {  // of blocks of the 8-bit state, which shards of whole matrices begin with
+    NIBBLE_CHECK(spec.rows.size() == 1 && !spec.slices_columns(), slice.name + ": blocks of a shard");
+    const int64_t count = element_count(spec.global);
+    const int64_t begin = spec.rows.front().begin * (count / spec.global.front());
+    return {{slice.name,
+             slice.value,
+             {ops::eight_bit_blocks(count)},
+             {begin / ops::kEightBitBlock + slice.offset.front()}}};
+  }
   NIBBLE_CHECK(slice.global_shape == spec.shape(), slice.name + ": shape of a shard");
   std::vector<CheckpointSlice> result;
   const int64_t rows = slice.value.dim(0);

@@ -175,6 +175,10 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
     contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
+  if (recipe.parallel.tensor > 1 && optimizer.type == OptimizerKind::adamw8bit) {
+    document.refuse("optimizer.type", "adamw8bit keeps its state in blocks that parallel.tensor would split",
+                    "use adamw, or parallel.shard");
+  }
   if (optimizer.min_lr > optimizer.lr) document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
   check_objective(document, recipe);
   if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");

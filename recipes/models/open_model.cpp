@@ -194,8 +194,7 @@ void refuse_bias_without_place(const DecoderConfig& config, const AdapterPlan& p
 }
 
 // Every rank has the adapters of all experts, of single ones too; weights have only some.
-void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, const AdapterOptions& options,
-                          OptimizerKind optimizer) {
+void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, const AdapterOptions& options) {
   const auto refuse = [](const std::string& what, const std::string& remedy) {
     throw UsageError(what, remedy, "parallel.experts");
   };
@@ -206,9 +205,6 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
     if (!part) continue;
     const bool alone = plan.fully_trained.contains(linear + ".weight");
     if (alone) ++saved[{part->tensor, part->first_output}];
-    if ((alone || plan.fully_trained.contains(linear.substr(0, linear.rfind('.')))) &&
-        optimizer == OptimizerKind::adamw8bit)
-      refuse("adamw8bit keeps the state of experts in blocks that this would split", "use adamw, or parallel.shard");
     if (!std::ranges::count(plan.modules, linear)) continue;
     adapted = true;
     const bool reads = takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq;
@@ -230,6 +226,12 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
 
 }  // namespace
 
+void check_experts(const Recipe& recipe, const DecoderConfig& config) {
+  check_experts(config, recipe.parallel.experts);
+  if (recipe.parallel.experts == 1 || recipe.adapter || recipe.optimizer.type != OptimizerKind::adamw8bit) return;
+  check_expert_blocks(config, recipe.parallel.experts, [](const std::string&) { return true; });
+}
+
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows) {
   const ModelSplit split{recipe.parallel.pipeline > 1, recipe.parallel.tensor > 1};
   if (rows > config.vocab_size && (split.stages || split.tensor)) {
@@ -237,7 +239,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                          std::string(split.stages ? "embedding and head on one rank" : "full tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
-  check_experts(config, recipe.parallel.experts);
+  check_experts(recipe, config);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   const DecoderConfig base = config;
@@ -253,7 +255,12 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
     check_continued(adapter, stored, base);
     options = stored.options;
   }
-  if (recipe.parallel.experts > 1) check_spread_experts(config, plan, options, recipe.optimizer.type);
+  if (recipe.parallel.experts == 1) return plan;
+  check_spread_experts(config, plan, options);
+  if (recipe.optimizer.type == OptimizerKind::adamw8bit) {
+    check_expert_blocks(config, recipe.parallel.experts,
+                        [&](const std::string& parameter) { return plan.fully_trained.contains(parameter); });
+  }
   return plan;
 }
 

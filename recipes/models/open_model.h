@@ -39,6 +39,10 @@ Decoder open_base(const ModelRecipe& base, RankContext& rank, LayerRange layers 
 /// UsageError on a CPU that cannot.
 void use_int8(Decoder& model, RankContext& rank);
 
+/// Throws UsageError where the ranks of parallel.experts cannot share the experts of a model of this config, or, where
+/// all of it is trained, the state of their optimizer. What an adapter adds to that plan_adapter says.
+void check_experts(const Recipe& recipe, const DecoderConfig& config);
+
 /// Where open_adapter will put the recipe's adapter in a model of this config that gets `rows` rows for its tokens;
 /// nothing without an adapter. Throws what training would throw for names, options (also check_continued) and what the
 /// ranks' layout has no place for, before any weight is read.

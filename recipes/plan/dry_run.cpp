@@ -76,7 +76,7 @@ void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t r
   const std::optional<AdapterPlan> plan = plan_adapter(recipe, config, rows);
   if (!plan) return;
   result.adapted_modules = static_cast<int64_t>(plan->modules.size());
-  for (const std::string& note : plan->notes) observer.message("warning: " + note);
+  for (const std::string& note : plan->notes) observer.message("note: " + note);
 }
 
 // Judges can judge, and what rewards read of each prompt's record is there.

@@ -14,7 +14,6 @@
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
-#include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
 #include "nibble/quant/mxfp4_layout.h"
@@ -216,7 +215,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
     plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
     if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
   }
-  check_experts(config, recipe.parallel.experts);
+  check_experts(recipe, config);
   const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);
   PlanJob job;
   job.everything = !recipe.adapter;

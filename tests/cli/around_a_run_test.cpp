@@ -99,6 +99,18 @@ TEST(AroundARun, OneIsNotSaidAsMany) {
   }
 }
 
+TEST(AroundARun, NotesOfTheAdapterAreNotesBeforeARunToo) {
+  const SmallRun small(test::data_path("stories-llama"));
+  for (const std::string command : {"validate", "preview", "train"}) {
+    const CommandOutput output =
+        output_of_nibble(command + " " + small.recipe_file().string() +
+                         R"( 'adapter.target_modules=["q_proj","absent"]' train.steps=1 2>&1)");
+    ASSERT_EQ(output.code, 0) << output.text;
+    EXPECT_NE(output.text.find("note: these fit no module: target_modules \"absent\"\n"), std::string::npos)
+        << output.text;
+  }
+}
+
 // Every record trains something, the end of its answer.
 TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   const SmallRun small(test::data_path("stories-llama"));

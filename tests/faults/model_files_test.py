@@ -125,9 +125,17 @@ class ModelFiles(program.FaultTest):
                     shutil.copytree(self.folder / "mixture", self.model)
                     shutil.rmtree(self.folder / "out", ignore_errors=True)
                     self.spoiled("model.layers.0." + name)
-                    self.ends(5, ["train", self.recipe(steps=steps)], "could not be used", "weights may be damaged", same_disk=False)
+                    self.ends(5, ["train", self.recipe(steps=steps)], f"error: model.layers.0.{name}, element 0 of", "is nan",
+                              "could not be used", "weights may be damaged", same_disk=False)
                     self.assertFalse((self.folder / "out/adapter").exists())
                     self.assertFalse((self.folder / "out/checkpoints").exists())
+
+    def test_logits_that_are_not_numbers_are_no_result(self):
+        self.mixture()
+        self.spoiled("model.layers.1.mlp.gate.weight", 3)
+        self.loading_refused("error: logits of position 0: not finite: model.layers.1.mlp.gate.weight, element 3 of 128, is nan",
+                             "check the model's weights", code=5)
+        self.assertFalse((self.folder / "l.npy").exists())
 
     # mixtures of experts
     MIXTURE = dict(CONFIG, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2,

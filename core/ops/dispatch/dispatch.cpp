@@ -336,7 +336,7 @@ void adamw(Tensor& w, const Tensor& gradient, Tensor& m, Tensor& v, const AdamWP
 }
 
 void adamw8bit(Tensor& w, const Tensor& gradient, EightBitState& m, EightBitState& v, const AdamWParams& params) {
-  const int64_t blocks = (w.numel() + kEightBitBlock - 1) / kEightBitBlock;
+  const int64_t blocks = eight_bit_blocks(w.numel());
   NIBBLE_CHECK(same_count(w, gradient, m.codes, v.codes), "adamw8bit: shapes");
   NIBBLE_CHECK(m.absmax.numel() == blocks && v.absmax.numel() == blocks, "adamw8bit: blocks");
   NIBBLE_CHECK(params.step >= 1, "adamw8bit: steps count from 1");

@@ -177,6 +177,49 @@ TEST(ExpertLora, AllLinearIsWhatPeftMakesOfIt) {
   EXPECT_THAT(plan.notes, testing::Each(testing::Not(HasSubstr("fit no module")))) << "which nobody named";
 }
 
+TEST(ExpertLora, NotesTellWhatOfAMixtureIsAdapted) {
+  AdapterOptions options;
+  options.r = 4;
+  const auto notes = [&](const DecoderConfig& config) { return plan_adapter(config, options).notes; };
+  options.target_modules.pattern = "all-linear";
+  EXPECT_THAT(
+      notes(mixture()),
+      ElementsAre("every expert gets an adapter of its own: down_proj (rank 4), gate_up_proj (rank 8) of 4 "
+                  "experts a layer, 2,496 parameters in all; routers get an adapter: gate (rank 4) of 2 layers, "
+                  "160 parameters in all"));
+  options.target_modules = {};
+  options.target_parameters = {"mlp.gate.weight"};
+  EXPECT_THAT(
+      notes(mixture()),
+      ElementsAre("routers get an adapter: gate (rank 4) of 2 layers, 160 parameters in all; experts get none"));
+  options.target_parameters = {"down_proj"};
+  options.rank_pattern = {{"layers.1.*down_proj", 2}};
+  EXPECT_THAT(notes(mixture()), ElementsAre("every expert gets an adapter of its own: down_proj (rank 2 or 4) of 4 "
+                                            "experts a layer, 528 parameters in all"));
+  options.target_parameters = {};
+  options.rank_pattern = {};
+  options.target_modules.names = {"q_proj"};
+  EXPECT_THAT(notes(mixture()), testing::IsEmpty());
+}
+
+TEST(ExpertLora, NotesTellHowToAdaptExpertsThatPeftLeavesAlone) {
+  AdapterOptions options;
+  const auto notes = [&](const DecoderConfig& config) { return plan_adapter(config, options).notes; };
+  options.target_modules.pattern = "all-linear";
+  for (const auto& [type, experts] : {std::pair<std::string, std::string>{"gpt_oss", "mlp.experts"},
+                                      {"granitemoe", "block_sparse_moe.experts"},
+                                      {"qwen2_moe", "mlp.experts"}}) {
+    EXPECT_THAT(notes(mixture(type.c_str())),
+                ElementsAre("all-linear leaves the experts of " + type + " alone, as in PEFT; to adapt them, name " +
+                            experts + ".gate_up_proj and " + experts + ".down_proj in adapter.target_parameters"));
+  }
+  options.target_modules = {{"q_proj", "up_proj"}, ""};
+  EXPECT_THAT(notes(mixture("qwen2_moe")),
+              ElementsAre(testing::StartsWith("target_modules leave the experts of qwen2_moe alone, as in PEFT")));
+  options.target_modules.names = {"q_proj"};
+  EXPECT_THAT(notes(mixture("gpt_oss")), testing::IsEmpty());
+}
+
 // PEFT 0.21 translates for Mixtral and what it converts like Qwen2 MoE, of which that is none.
 TEST(ExpertLora, NamesStayWhatTheyAreWherePeftDoesNotTranslate) {
   AdapterOptions options;

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "nibble/adapters/attach.h"
+#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/core/nn/feed_forward/expert_kinds.h"
@@ -156,6 +157,37 @@ std::string name_of(const testing::TestParamInfo<Trained>& which) {
 
 INSTANTIATE_TEST_SUITE_P(Trained, ExpertParallel,
                          testing::Values(Trained::everything, Trained::adapters, Trained::single_adapters), name_of);
+
+DecoderConfig fused_experts(int64_t hidden, int64_t experts) {
+  return parse_decoder_config(R"({"model_type": "gpt_oss", "hidden_size": 32, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 48, "num_experts_per_tok": 2,
+      "max_position_embeddings": 64, "tie_word_embeddings": false, "intermediate_size": )" +
+                                  std::to_string(hidden) + R"(, "num_local_experts": )" + std::to_string(experts) + "}",
+                              "test");
+}
+
+TEST(ExpertBlocks, AreRefusedOnlyWhereRanksWouldSplitOne) {
+  const auto refusal = [](const DecoderConfig& config, int64_t ranks, const std::string& trained) -> std::string {
+    try {
+      check_expert_blocks(config, ranks, [&](const std::string& name) { return name.ends_with(trained); });
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  // An expert's down_proj has 28 * 32 values, three and a half blocks; its gate_up_proj has seven.
+  const DecoderConfig eight = fused_experts(28, 8), six = fused_experts(28, 6);
+  EXPECT_EQ(refusal(eight, 2, ""), "");
+  EXPECT_EQ(refusal(eight, 4, ""), "");
+  EXPECT_EQ(refusal(eight, 8, ""),
+            "parallel.experts: 8 ranks would split a block of 256 values of adamw8bit's state: an expert has 896 in "
+            "model.layers.0.mlp.experts.down_proj; use adamw, or parallel.shard");
+  EXPECT_NE(refusal(six, 2, ""), "");
+  EXPECT_NE(refusal(six, 2, "down_proj"), "");
+  EXPECT_EQ(refusal(six, 2, "gate_up_proj"), "");
+  EXPECT_EQ(refusal(fused_experts(2, 6), 2, ""), "") << "so small a tensor has its state in f32";
+  EXPECT_EQ(refusal(mixtral(), 2, ""), "") << "every expert has tensors of its own";
+}
 
 TEST(ExpertRoute, SaysWhatGoesAndComes) {
   run_on_threads(2, [](Communicator& comm) {

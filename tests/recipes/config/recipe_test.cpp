@@ -169,6 +169,16 @@ TEST(Recipe, UnknownKeysAreRefusedWithTheNearestOne) {
   EXPECT_EQ(override_error("train.steps"), "command line: train.steps: not an override; write key.path=value");
 }
 
+TEST(Recipe, StatesIn8BitsAreNotShardedWithTheirTensors) {
+  std::vector<std::string> overrides = kSmallest;
+  overrides.insert(overrides.end(), {"optimizer.type=adamw8bit", "parallel.tensor=2"});
+  EXPECT_NE(usage_error("{}", overrides)
+                .find("optimizer.type: adamw8bit keeps its state in blocks that parallel.tensor would split; use "),
+            std::string::npos);
+  overrides.back() = "parallel.shard=2";
+  EXPECT_EQ(usage_error("{}", overrides), "accepted");
+}
+
 struct BadValue {
   const char* override_text;
   const char* message;

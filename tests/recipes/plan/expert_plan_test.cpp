@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/base/error.h"
 #include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/core/models/mixtures.h"
@@ -53,6 +55,31 @@ TEST(ExpertPlan, PublishedExpertsHaveTheBytesOfTheirBlocksAndScales) {
   write_bytes(directory / "published" / "config.json",
               mixture_config("gpt_oss", R"(, "dtype": "float32", "quantization_config": {"quant_method": "mxfp4"})"));
   EXPECT_EQ(planned_layer(directory / "plain") - planned_layer(directory / "published"), saved / 2);
+}
+
+// Of 6 experts, whose tensors have three and a half blocks each, ranks have three.
+TEST(ExpertPlan, BlocksOf8BitStatesThatRanksWouldSplitAreRefusedAsByARun) {
+  const DecoderConfig config = parse_decoder_config(R"({"model_type": "gpt_oss", "hidden_size": 32,
+      "intermediate_size": 28, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "head_dim": 16, "vocab_size": 48, "num_local_experts": 6, "num_experts_per_tok": 2,
+      "max_position_embeddings": 64, "tie_word_embeddings": false})",
+                                                    "test");
+  json recipe = {{"model", {{"path", "none"}}},
+                 {"data", {{"train", "none"}}},
+                 {"optimizer", {{"type", "adamw8bit"}}},
+                 {"parallel", {{"experts", 2}, {"replicate", 2}}},
+                 {"output", {{"dir", "run"}}}};
+  const auto refusal = [&](const auto& check) {
+    const std::string error = error_of<UsageError>([&] { check(parse_recipe(recipe.dump(), "test")); });
+    EXPECT_NE(error.find("parallel.experts: 2 ranks would split a block of 256 values"), std::string::npos) << error;
+  };
+  const auto validated = [&](const Recipe& read) { plan_adapter(read, config, config.vocab_size); };
+  refusal(validated);
+  refusal([&](const Recipe& read) { plan_job(read, config); });
+  recipe["adapter"] = {{"target_modules", {"q_proj"}}, {"modules_to_save", {"experts"}}};
+  refusal(validated);
+  recipe["adapter"].erase("modules_to_save");
+  validated(parse_recipe(recipe.dump(), "test"));  // experts are not trained
 }
 
 TEST(ExpertPlan, ADirectoryIn4BitsIsPlannedAsItsHeadersSay) {
