@@ -143,7 +143,7 @@ TEST_F(ImportGgufExperts, NumbersThatNoModelHasAreRefusedByTheKeysOfTheFile) {
       {"attention.head_count", uint32_t{3},
        "qwen3moe.attention.head_count is 3, no multiple of qwen3moe.attention.head_count_kv, 2; get "},
       {"attention.layer_norm_rms_epsilon", -1.0f, "qwen3moe.attention.layer_norm_rms_epsilon is -1"},
-      {"block_count", uint32_t{1} << 30, "qwen3moe.block_count is 1073741824, allowed are 1 to "},
+      {"block_count", uint32_t{1} << 30, "qwen3moe.block_count: is 1073741824, but the file has 27 tensors; get "},
       {"block_count", std::string("two"), "qwen3moe.block_count is no whole number; "},
       {"context_length", uint32_t{4294967295}, "qwen3moe.context_length is 4294967295, allowed are 1 to "},
       {"rope.freq_base", 0.0f, "qwen3moe.rope.freq_base is 0"},
