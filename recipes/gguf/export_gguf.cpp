@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/peft/adapter_names.h"
@@ -12,6 +14,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/scratch_directory.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
@@ -177,7 +180,8 @@ class Exporter {
 
   void refuse_leftovers() const {
     for (const auto& [name, spec] : specs_) {
-      const auto begins = [&](const std::string& tower) { return name.starts_with(tower); };
+      const std::string& tensor = name;
+      const auto begins = [&](const std::string& tower) { return tensor.starts_with(tower); };
       if (std::ranges::any_of(config_.towers, begins)) continue;
       const bool tied = config_.tied_head && name == config_.names.head + ".weight";
       if (used_.contains(name) || tied || behind_the_last_layer(name) || spec->dtype == DType::u8 ||
@@ -234,12 +238,26 @@ void refuse_other_shapes(const TensorSource& base, const DecoderConfig& config, 
   }
 }
 
+/// Of "a|b|c" those that a config.json has: " (a, c)".
+std::string keys_that_are_there(const std::string& keys, const fs::path& config_json) {
+  const nlohmann::json config = read_json_file(config_json, kModelConfigJson);
+  const nlohmann::json text = config.value("text_config", nlohmann::json::object());
+  std::string result, key;
+  for (std::istringstream list(keys); std::getline(list, key, '|');) {
+    if (config.contains(key) || text.contains(key)) result += (result.empty() ? " (" : ", ") + key;
+  }
+  return result.empty() ? result : result + ")";
+}
+
 /// A configuration that llama.cpp can compute.
 DecoderConfig with_gguf_form(DecoderConfig config, const std::string& model) {
+  const fs::path file = fs::path(model) / "config.json";
   try {
     gguf_architecture(config);
+  } catch (const GgufRefusal& refusal) {
+    throw UsageError(refusal.reason + keys_that_are_there(refusal.keys, file), GgufRefusal::kElsewhere, file.string());
   } catch (const UsageError& error) {
-    throw UsageError(error.what(), "", (fs::path(model) / "config.json").string());
+    throw UsageError(error.what(), "", file.string());
   }
   return config;
 }

@@ -13,6 +13,7 @@
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/models/families/gguf/gguf_config.h"
+#include "nibble/core/models/families/gguf/gguf_keys.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
 #include "nibble/recipes/gguf/gguf_layout.h"
@@ -22,6 +23,7 @@ namespace nibble {
 namespace {
 
 constexpr int64_t kBlockElements = int64_t{4} << 20;
+constexpr const char* kIncomplete = "the model is incomplete: get it again";
 
 DType output_dtype(const std::string& name, const GgufFile& file) {
   if (name == "f32") return DType::f32;
@@ -45,10 +47,11 @@ class Importer {
     if (config.tied_head) used.insert("output.weight");
     for (const GgufPart& part : parts_) {
       if (config.tied_head && part.name == "output.weight") continue;  // the same again
-      const GgufTensor* tensor = file.find(part.name);
+      const GgufTensor* fused = part.fused ? file.find(part.fused->name) : nullptr;
+      const GgufTensor* tensor = fused ? fused : file.find(part.name);
       if (!tensor && (part.optional || part.source.ends_with(".bias"))) continue;
-      if (!tensor) throw InputError(file.path(), "has no " + part.name, "the model is incomplete: get it again");
-      used.insert(part.name);
+      if (!tensor) throw InputError(file.path(), "has no " + part.name, kIncomplete);
+      used.insert(tensor->name);
       add(part, *tensor);
     }
     for (Source& source : sources_) {
@@ -57,7 +60,7 @@ class Importer {
     }
     for (const GgufTensor& tensor : file.tensors()) {
       if (!used.contains(tensor.name) && !behind_the_last_layer(tensor.name, config))
-        throw InputError(file.path(), tensor.name + " has no place in the model", "get it in Hugging Face's form");
+        throw InputError(file.path(), tensor.name + " has no place in the model", GgufKeys::kElsewhere);
     }
   }
 
@@ -84,6 +87,10 @@ class Importer {
     const GgufTensor* stored;
     int64_t first = 0;  // of the part's matrices, the one that is the source's first
 
+    // Where its rows are, if the stored tensor has others too.
+    const GgufFused* fused() const {
+      return part->fused && part->fused->name == stored->name ? &*part->fused : nullptr;
+    }
     bool has_all() const { return !part->rows && part->row_order.empty(); }
     int64_t row(int64_t i) const {
       if (part->rows) return part->rows->first + i * part->rows->step;
@@ -121,7 +128,10 @@ class Importer {
   }
 
   [[noreturn]] void fail_shape(const Piece& piece) const {
-    throw InputError(file_.path() + ": " + piece.part->name, "has shape " + to_string(piece.stored->shape));
+    throw InputError(file_.path() + ": " + piece.stored->name,
+                     "has shape " + to_string(piece.stored->shape) + ", another than the " +
+                         file_.text("general.architecture").value_or("") + " keys of the file give it",
+                     "the file is damaged: get it again");
   }
 
   // Of the elements of a piece those that one source has, where it is as the config says.
@@ -131,10 +141,11 @@ class Importer {
     if (shape.empty() || count == 0) fail_shape(piece);
     if (!piece.part->rows) return count;
     const GgufRows& rows = *piece.part->rows;
-    if (shape.size() != (rows.experts > 0 ? 3 : 2) || shape.end()[rows.turned ? -1 : -2] != rows.count ||
+    const int64_t stored_rows = piece.fused() ? piece.fused()->rows : rows.count;
+    if (shape.size() != (rows.experts > 0 ? 3 : 2) || shape.end()[rows.turned ? -1 : -2] != stored_rows ||
         (rows.experts > 0 && shape[0] != rows.experts))
       fail_shape(piece);
-    return count / static_cast<int64_t>(rows.sources.size());
+    return count / stored_rows * rows.count / static_cast<int64_t>(rows.sources.size());
   }
 
   // Its sizes, from those of the model or else of the pieces.
@@ -215,12 +226,19 @@ class Importer {
   // Its part of matrix m, [rows, width].
   Tensor read(const Source& source, const Piece& piece, int64_t m) const {
     const bool turned = piece.part->rows && piece.part->rows->turned;
-    const int64_t rows = source.rows(piece), lines = rows * source.width / piece.stored->shape.back();
-    const int64_t begin = (piece.first + m) * lines;
-    Tensor own = file_.rows(*piece.stored, begin, begin + lines, pool_)
-                     .reshape(turned ? Shape{source.width, rows} : Shape{rows, source.width});
+    const GgufFused* fused = piece.fused();
+    const int64_t rows = source.rows(piece), height = fused ? fused->rows : rows;
+    const int64_t lines = height * source.width / piece.stored->shape.back();
+    int64_t begin = (piece.first + m) * lines, end = begin + lines;
+    if (fused && !turned) {  // these lines alone
+      begin += fused->first;
+      end = begin + rows;
+    }
+    Tensor own = file_.rows(*piece.stored, begin, end, pool_)
+                     .reshape(turned ? Shape{source.width, height} : Shape{rows, source.width});
     restore_values(*piece.part, 0, own);
     if (turned) own = transposed(own, pool_);
+    if (fused && turned) own = own.rows(fused->first, fused->first + rows);
     const std::vector<int64_t>& columns = piece.part->column_order;
     return columns.empty() ? own : columns_in_order(own, inverse_order(columns), pool_);
   }
@@ -266,7 +284,7 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   if (file.tensors().empty() && file.unreadable().empty()) return import_tokenizer(request, tokenizer);
   const DType dtype = output_dtype(request.dtype, file);
   const std::string text = gguf_config_json(file, dtype, rank.pool);
-  const DecoderConfig config = parse_decoder_config(text, request.file);
+  const DecoderConfig config = gguf_decoder_config(file, text);
   const Importer importer(file, config, decoder_shapes(config, rank), dtype, request.dtype == "auto", rank.pool);
   ModelDirectoryWriter writer(request.out, request.replace, importer.specs());
   importer.write(writer);

@@ -97,6 +97,7 @@ JAMBA = BASE | dict(num_hidden_layers=4, attn_layer_period=3, attn_layer_offset=
 GEMMA4 = BASE | dict(num_hidden_layers=4, num_key_value_heads=1, head_dim=16, global_head_dim=32, sliding_window=8, layer_types=["sliding_attention", "full_attention"] * 2,
                      hidden_size_per_layer_input=0, num_kv_shared_layers=0, use_double_wide_mlp=False, attention_k_eq_v=False, num_global_key_value_heads=None,
                      final_logit_softcapping=6.0, tie_word_embeddings=True)
+LLAMA4 = BASE | dict(num_hidden_layers=4, head_dim=16, intermediate_size=32, intermediate_size_mlp=96, num_local_experts=4, num_experts_per_tok=1)
 HYBRIDS |= {
     "qwen3_5": ("qwen3_5_text", DELTA), "qwen3_5_moe": ("qwen3_5_moe_text", DELTA_EXPERTS),
     "qwen3_5 a value head each": ("qwen3_5_text", DELTA | dict(linear_num_value_heads=2)),
@@ -123,6 +124,8 @@ HYBRIDS |= {
     "gemma4 keys are values": ("gemma4_text", GEMMA4 | dict(attention_k_eq_v=True, num_global_key_value_heads=1, num_key_value_heads=2)),
     "gemma4 experts": ("gemma4_text", GEMMA4 | dict(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32)),
     "gemma4_unified": ("gemma4_unified_text", GEMMA4),
+    "llama4": ("llama4_text", LLAMA4), "llama4 rope, a dense layer each": ("llama4_text", LLAMA4 | dict(
+        interleave_moe_layer_step=2, rope_parameters=LLAMA3 | dict(factor=16.0, high_freq_factor=1.0))),
 }
 WITHOUT_ADAPTERS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "kimi_linear")
 

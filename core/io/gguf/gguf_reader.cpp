@@ -222,7 +222,7 @@ std::optional<std::string> GgufFile::text(const std::string& key) const {
   const auto found = metadata_.find(key);
   if (found == metadata_.end()) return std::nullopt;
   if (const auto* held = std::get_if<std::string>(&found->second)) return *held;
-  throw InputError(path_, key + " is no text");
+  throw InputError(path_, key + " is no text", kRemedy);
 }
 
 std::optional<int64_t> GgufFile::integer(const std::string& key) const {
@@ -233,7 +233,7 @@ std::optional<int64_t> GgufFile::integer(const std::string& key) const {
   if (const auto* held = std::get_if<uint64_t>(&found->second); held && *held <= INT64_MAX) {
     return static_cast<int64_t>(*held);
   }
-  throw InputError(path_, key + " is no whole number");
+  throw InputError(path_, key + " is no whole number", kRemedy);
 }
 
 std::optional<double> GgufFile::number(const std::string& key) const {

@@ -478,7 +478,14 @@ std::vector<Family> expert_families() {
        .rope = RopeRule::listed,
        .rope_base = 500000,
        .rope_pairs = ops::RopePairs::neighbours,
-       .finish = finish_llama4},
+       .finish = finish_llama4,
+       .gguf = {.architecture = "llama4",
+                .mixture = true,
+                .says_expert_width = true,
+                .weighs_inputs = true,
+                .mixed_layers = true,
+                .rope_period = 4,
+                .config = gguf_llama4}},
   };
 }
 

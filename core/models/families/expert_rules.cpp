@@ -199,10 +199,16 @@ void finish_llama4(const ConfigReader& file, DecoderConfig& config) {
                             .length = file.integer("floor_scale", 1, int64_t{1} << 30, 8192),
                             .offset = 1};
   }
-  for (LayerConfig& layer : config.layer) {
+  const std::vector<std::string> types = file.texts("layer_types");
+  if (!types.empty() && static_cast<int64_t>(types.size()) != config.layers) {
+    file.fail("layer_types",
+              "has " + std::to_string(types.size()) + " entries for " + std::to_string(config.layers) + " layers");
+  }
+  for (size_t l = 0; l < config.layer.size(); ++l) {
+    LayerConfig& layer = config.layer[l];
     const bool rotated = layer.rotary >= 0;
     layer.qk_norm = rotated;
-    layer.chunk = rotated ? chunk : 0;
+    layer.chunk = (types.empty() ? rotated : types[l] == "chunked_attention") ? chunk : 0;
     layer.scaled_queries = !rotated && config.query_scaling.beta != 0;
   }
   ExpertsConfig& experts = read_experts(file, config, "num_local_experts|num_experts", "intermediate_size");

@@ -41,8 +41,8 @@ void read_llama3(const ConfigReader& scaling, RopeConfig& rope) {
   rope.factor = scaling.number("factor", 1, 1e6);
   rope.low_freq_factor = scaling.number("low_freq_factor", 1e-6, 1e6);
   rope.high_freq_factor = scaling.number("high_freq_factor", 1e-6, 1e6);
-  if (rope.low_freq_factor >= rope.high_freq_factor) {
-    scaling.fail("low_freq_factor", "must be smaller than high_freq_factor");
+  if (rope.low_freq_factor > rope.high_freq_factor) {  // equal ones: nothing lies between (Llama 4)
+    scaling.fail("low_freq_factor", "must not be larger than high_freq_factor");
   }
 }
 

@@ -16,7 +16,7 @@ double llama3_frequency(const RopeConfig& config, double frequency) {
   const double length = static_cast<double>(config.original_max_positions);
   const double turns = length * frequency / (2 * std::numbers::pi);  // in the length the model was first trained on
   if (turns < config.low_freq_factor) return frequency / config.factor;
-  if (turns > config.high_freq_factor) return frequency;
+  if (turns >= config.high_freq_factor) return frequency;
   const double keep = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
   return (1 - keep) * frequency / config.factor + keep * frequency;
 }

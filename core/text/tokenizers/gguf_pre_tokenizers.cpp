@@ -22,7 +22,7 @@ const std::vector<GgufPreTokenizer>& rows() {
       {.names = {"dbrx", "smaug-bpe"}, .steps = {"llama3", "bytes"}},
       {.names = {"qwen2", "deepseek-r1-qwen"}, .steps = {"qwen2", "bytes"}, .composes = true},
       {.names = {"stablelm2"}, .steps = {"qwen2", "bytes"}},
-      {.names = {"gpt-4o"}, .steps = {"gpt4o", "bytes"}},
+      {.names = {"gpt-4o", "llama4"}, .steps = {"gpt4o", "bytes"}},
       {.names = {"tekken"}, .steps = {"tekken", "bytes"}, .ignore_merges = true, .begins = true},
       {.names = {"bloom"}, .steps = {"bloom", "bytes"}},
       {.names = {"smollm", "starcoder", "refact", "command-r", "codeshell"}, .steps = {"digit", "gpt2"}},

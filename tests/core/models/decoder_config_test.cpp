@@ -78,6 +78,21 @@ TEST(DecoderConfig, BothStylesOfRopeAreRead) {
   EXPECT_EQ(parse(with(llama(), "rope_scaling", nullptr)).rope.at(0).scaling, RopeScaling::none);
 }
 
+// As Llama 4 is published.
+TEST(DecoderConfig, BetweenEqualFactorsOfLlama3NothingIsBlended) {
+  json llama4 = llama();
+  llama4["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 16.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 1.0},
+                            {"original_max_position_embeddings", 64}};
+  const RopeConfig rope = parse(llama4).rope.at(0), plain{.size = rope.size, .base = rope.base};
+  const std::vector<float> scaled = rope_frequencies(rope), whole = rope_frequencies(plain);
+  EXPECT_THAT(scaled, ElementsAre(whole[0], whole[1], whole[2] / 16, whole[3] / 16));
+  llama4["rope_scaling"]["low_freq_factor"] = 1.5;
+  EXPECT_THAT(error(llama4), HasSubstr("low_freq_factor must not be larger than high_freq_factor"));
+}
+
 // What the configuration classes of Transformers 5.23 say when the file does not.
 TEST(DecoderConfig, RopeThatTheFileLeavesOutIsTheFamilys) {
   const std::vector<std::pair<std::string, std::string>> classes = {

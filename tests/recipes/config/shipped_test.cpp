@@ -37,7 +37,7 @@ TEST(ShippedRecipes, ExplainEveryValueInAComment) {
 
 // A published model stands in the places of MODEL and nothing else differs; the comments keep their column.
 TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
-  EXPECT_GE(published_models().size(), 15u);
+  EXPECT_GE(published_models().size(), 50u);
   for (const PublishedModel& model : published_models()) {
     EXPECT_FALSE(model.plans.empty()) << model.name;
     for (const auto& [kind, plan] : model.plans) {
@@ -57,6 +57,11 @@ TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
   EXPECT_NE(
       shipped_recipe("tinyllama-1.1b-qlora").find("\n    \"path\": \"TinyLlama-1.1B-Chat-v1.0\",     // directory"),
       std::string::npos);
+  for (const char* of_this_year :
+       {"gemma-3-4b-qlora", "gemma-4-e4b-lora", "gemma-4-26b-a4b-mixture", "qwen3.5-4b-qlora", "glm-4.7-flash-latent",
+        "nemotron-3-nano-30b-a3b-mixture", "lfm2-2.6b-lora", "granite-4.0-h-tiny-qlora", "phi-4-mini-qlora"}) {
+    EXPECT_TRUE(is_shipped_recipe(of_this_year)) << of_this_year;
+  }
   EXPECT_THROW(shipped_recipe("pythia-1.4b-full"), UsageError);
   EXPECT_FALSE(is_shipped_recipe("MODEL-qlora"));
 }

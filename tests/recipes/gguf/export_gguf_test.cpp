@@ -127,6 +127,73 @@ TEST_F(ExportGguf, ExpertsInMxfp4StayThatWay) {
   EXPECT_EQ(plain.find("blk.1.ffn_gate_exps.bias")->shape, (Shape{4, 96}));
 }
 
+constexpr const char* kLlama4 = R"({"model_type": "llama4_text", "hidden_size": 16, "intermediate_size": 6,
+    "intermediate_size_mlp": 20, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 8, "vocab_size": 40, "num_local_experts": 3, "num_experts_per_tok": 1,
+    "interleave_moe_layer_step": 2})";
+
+// Gate and up lie behind one another in the model's [experts, in, out]; rows of queries and keys stay in place.
+TEST_F(ExportGguf, Llama4HasItsKeysAndItsExpertsTheOtherWayRound) {
+  test::write_bytes(directory_ / "config.json", kLlama4);
+  const fs::path model = directory_ / "model";
+  init_model({.config = directory_ / "config.json", .out = model, .seed = 3, .dtype = "f32"});
+  const GgufFile file(exported(model, "", false, false).string());
+  const std::map<std::string, int64_t> keys = {
+      {"expert_count", 3},         {"expert_used_count", 1},         {"expert_feed_forward_length", 6},
+      {"feed_forward_length", 20}, {"interleave_moe_layer_step", 2}, {"rope.dimension_count", 8}};
+  for (const auto& [key, value] : keys) EXPECT_EQ(file.integer("llama4." + key), value) << key;
+  EXPECT_FALSE(file.metadata().contains("llama4.attention.sliding_window")) << "chunks, where it is absent";
+  const CheckpointDir checkpoint(model);
+  const Tensor both = checkpoint.at("model.layers.1.feed_forward.experts.gate_up_proj");
+  const Tensor gate = all(file, "blk.1.ffn_gate_exps.weight"), up = all(file, "blk.1.ffn_up_exps.weight");
+  ASSERT_EQ(file.find("blk.1.ffn_gate_exps.weight")->shape, (Shape{3, 6, 16}));
+  const auto at = [](const Tensor& t, int64_t i) { return t.data<const float>()[i]; };
+  for (int64_t e = 0; e < 3; ++e) {
+    for (int64_t out = 0; out < 6; ++out) {
+      for (int64_t in = 0; in < 16; ++in) {
+        EXPECT_EQ(at(gate, (e * 6 + out) * 16 + in), at(both, (e * 16 + in) * 12 + out));
+        EXPECT_EQ(at(up, (e * 6 + out) * 16 + in), at(both, (e * 16 + in) * 12 + 6 + out));
+      }
+    }
+  }
+  const Tensor q = all(file, "blk.0.attn_q.weight"), stored = checkpoint.at("model.layers.0.self_attn.q_proj.weight");
+  EXPECT_THAT(q.span<const float>(), ::testing::Pointwise(::testing::Eq(), stored.span<const float>()));
+  const auto has = [&](const std::string& name) { return file.find(name) != nullptr; };
+  EXPECT_TRUE(has("blk.1.ffn_gate_inp.weight") && has("blk.1.ffn_down_shexp.weight") && has("blk.0.ffn_gate.weight"));
+  EXPECT_FALSE(has("blk.0.attn_q_norm.weight") || has("blk.0.ffn_gate_inp.weight") || has("blk.1.ffn_gate.weight"));
+}
+
+TEST_F(ExportGguf, ARefusalNamesTheKeysOfConfigJsonThatAreThere) {
+  const auto refusal = [&](const std::string& config) {
+    const fs::path model = directory_ / ("model-" + std::to_string(count_++));
+    test::write_bytes(directory_ / "config.json", config);
+    init_model({.config = directory_ / "config.json", .out = model, .seed = 3, .dtype = "f32"});
+    const std::string line = test::error_of<UsageError>([&] { exported(model, "", false, false); });
+    EXPECT_EQ(line.find((model / "config.json").string() + ": llama.cpp cannot compute "), 0u) << line;
+    EXPECT_NE(line.find("; export to a Hugging Face directory (nibble merge) instead"), std::string::npos) << line;
+    return line;
+  };
+  const auto llama4 = [&](const std::string& more) {
+    return refusal(std::string(kLlama4).insert(std::string_view(kLlama4).size() - 1, ", " + more));
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("attention_chunk_size": 16)", "(attention_chunk_size)"},
+      {R"("attention_chunk_size": null)", "(attention_chunk_size)"},
+      {R"("layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"])", "(layer_types)"},
+      {R"("floor_scale": 16)", "(floor_scale)"},
+      {R"("attn_temperature_tuning": false)", "(attn_temperature_tuning)"},
+      {R"("use_qk_norm": false)", "(use_qk_norm, num_local_experts)"},
+      {R"("moe_layers": [0, 3])", "(moe_layers, interleave_moe_layer_step)"},
+      {R"("no_rope_layers": [1, 1, 0, 1])", "(no_rope_layers)"},
+      {R"("attention_bias": true)", "(attention_bias)"},
+      {R"("hidden_act": "gelu")", "(hidden_act)"}};
+  for (const auto& [more, keys] : cases) EXPECT_NE(llama4(more).find(keys), std::string::npos) << more;
+  EXPECT_NE(refusal(R"({"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+      "num_attention_heads": 2, "head_dim": 8, "vocab_size": 40, "attention_bias": true})")
+                .find("biases in this family (attention_bias); "),
+            std::string::npos);
+}
+
 // Keys of each head are multiplied from the other side there.
 TEST_F(ExportGguf, TheLatentsSecondProjectionIsSplitByHead) {
   test::write_bytes(directory_ / "config.json", R"({"model_type": "deepseek_v3", "hidden_size": 32, "vocab_size": 64,

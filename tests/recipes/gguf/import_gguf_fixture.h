@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -92,6 +93,27 @@ class ImportGguf : public ::testing::Test {
     std::filesystem::remove_all(request.out);
     init_model(request);
     return request.out;
+  }
+  // Nothing is a constant, as norms and biases of a new model are. wide: ends of names of tensors in f32.
+  std::filesystem::path random_model(const std::string& config, DType dtype,
+                                     const std::vector<std::string>& wide = {}) {
+    const std::filesystem::path made = result(config, dtype == DType::f32 ? "f32" : "bf16");
+    const CheckpointDir checkpoint(made);
+    std::vector<TensorSpec> specs;
+    for (const std::string& name : checkpoint.names()) {
+      const bool is_wide = std::ranges::any_of(wide, [&](const std::string& end) { return name.ends_with(end); });
+      specs.push_back({name, checkpoint.at(name).shape(), is_wide ? DType::f32 : dtype});
+    }
+    std::filesystem::create_directories(directory_ / "random");
+    ModelDirectoryWriter writer(directory_ / "random/model", Replace::own, specs);
+    for (uint64_t i = 0; i < specs.size(); ++i) {
+      Tensor value = Tensor::empty(rank_.context().pool, specs[i].shape, specs[i].dtype, "random values");
+      ops::fill_normal(value, 1, 7, i);
+      writer.write(specs[i].name, value);
+    }
+    writer.write_text("config.json", config);
+    writer.finish();
+    return directory_ / "random/model";
   }
   std::filesystem::path exported(const std::filesystem::path& model, const std::string& type = "f32") {
     GgufRequest request;

@@ -15,27 +15,6 @@ constexpr const char* kSizes = R"("hidden_size": 32, "intermediate_size": 48, "n
 
 class ImportGgufHybrids : public ImportGguf {
  protected:
-  // Nothing is a constant, as norms and biases of a new model are. wide: ends of names of tensors in f32.
-  fs::path random_model(const std::string& config, DType dtype, const std::vector<std::string>& wide = {}) {
-    const fs::path made = result(config, dtype == DType::f32 ? "f32" : "bf16");
-    const CheckpointDir checkpoint(made);
-    std::vector<TensorSpec> specs;
-    for (const std::string& name : checkpoint.names()) {
-      const bool is_wide = std::ranges::any_of(wide, [&](const std::string& end) { return name.ends_with(end); });
-      specs.push_back({name, checkpoint.at(name).shape(), is_wide ? DType::f32 : dtype});
-    }
-    fs::create_directories(directory_ / "random");
-    ModelDirectoryWriter writer(directory_ / "random/model", Replace::own, specs);
-    for (uint64_t i = 0; i < specs.size(); ++i) {
-      Tensor value = Tensor::empty(rank_.context().pool, specs[i].shape, specs[i].dtype, "random values");
-      ops::fill_normal(value, 1, 7, i);
-      writer.write(specs[i].name, value);
-    }
-    writer.write_text("config.json", config);
-    writer.finish();
-    return directory_ / "random/model";
-  }
-
   // bf16: the same bits. f32: the same where the file has the values themselves; of 1 + w and exp(w) the same f32.
   void expect_back(const std::string& config) {
     SCOPED_TRACE(config);

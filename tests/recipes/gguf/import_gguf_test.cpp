@@ -89,6 +89,9 @@ TEST_F(ImportGguf, EveryFamilyThatIsExportedComesBack) {
       {"granitemoe", sizes + experts + R"(, "num_local_experts": 4, "embedding_multiplier": 3.0)"},
       {"granitemoeshared", sizes + experts + R"(, "num_local_experts": 1, "num_experts_per_tok": 1,
           "shared_intermediate_size": 12)"},
+      {"llama4_text", sizes + experts + R"(, "num_local_experts": 4, "intermediate_size_mlp": 48, "head_dim": 8,
+          "rope_scaling": {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+          "original_max_position_embeddings": 8192})"},
   };
   for (const auto& [model_type, keys] : families) {
     SCOPED_TRACE(model_type + ": " + keys);

@@ -10,6 +10,7 @@
 #include "nibble/core/models/families/gguf/gguf_keys.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/models/families/gguf/gguf_rules.h"
+#include "nibble/core/models/families/gguf/gguf_spellings.h"
 
 namespace nibble {
 
@@ -145,12 +146,12 @@ Json scaling_of(const GgufKeys& keys, const GgufForm& form) {
 }
 
 // rope_freqs.weight divides the frequencies, as Llama 3.1 and later do. It does not say from which length on; the other
-// two numbers are always these.
-Json llama3_scaling(const std::vector<float>& factors, int64_t length) {
+// two numbers are 1 and 4, in Llama 4 1 and 1.
+Json llama3_scaling(const std::vector<float>& factors, double high, int64_t length) {
   return {{"rope_type", "llama3"},
           {"factor", *std::max_element(factors.begin(), factors.end())},
           {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
+          {"high_freq_factor", high},
           {"original_max_position_embeddings", length}};
 }
 
@@ -162,10 +163,13 @@ bool nearly_equal(const std::vector<float>& a, const std::vector<float>& b) {
 void say_llama3(const GgufFile& file, const std::vector<float>& factors, Json& config) {
   std::vector<int64_t> lengths = {8192};  // of Llama 3.1, 3.2 and 3.3
   for (int64_t length = 32; length <= int64_t{1} << 20; length *= 2) lengths.push_back(length);
-  for (const int64_t length : lengths) {
-    config["rope_scaling"] = llama3_scaling(factors, length);
-    const auto result = gguf_rope_factors(parse_decoder_config(config.dump(), file.path()));
-    if (result.contains("rope_freqs.weight") && nearly_equal(result.at("rope_freqs.weight"), factors)) return;
+  const bool is_llama4 = config.at("model_type") == "llama4_text";
+  for (const double high : {is_llama4 ? 1.0 : 4.0, is_llama4 ? 4.0 : 1.0}) {
+    for (const int64_t length : lengths) {
+      config["rope_scaling"] = llama3_scaling(factors, high, length);
+      const auto result = gguf_rope_factors(gguf_decoder_config(file, config.dump()));
+      if (result.contains("rope_freqs.weight") && nearly_equal(result.at("rope_freqs.weight"), factors)) return;
+    }
   }
   throw InputError(file.path() + ": rope_freqs.weight", "is not how Llama 3 stretches its rope", GgufKeys::kElsewhere);
 }
@@ -183,6 +187,16 @@ void say_longrope(const GgufKeys& keys, const std::vector<float>& short_factors,
 }
 
 }  // namespace
+
+DecoderConfig gguf_decoder_config(const GgufFile& file, const std::string& config_json) {
+  try {
+    return parse_decoder_config(config_json, "");
+  } catch (const InputError& error) {
+    const std::string type = Json::parse(config_json).at("model_type");
+    throw InputError(file.path(), in_keys_of_file(error.what(), file, find_family(type, "", file.path())),
+                     GgufKeys::kElsewhere);
+  }
+}
 
 std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool) {
   const std::string architecture = architecture_of(file);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/models/decoder_config.h"
 
 namespace nibble {
 
@@ -11,5 +12,8 @@ namespace nibble {
 /// InputError naming the key for an architecture that is not known (with the known ones), a key that is missing, and
 /// what config.json cannot say.
 std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool);
+
+/// What that config.json says. InputError names the keys of `file`.
+DecoderConfig gguf_decoder_config(const GgufFile& file, const std::string& config_json);
 
 }  // namespace nibble

@@ -35,6 +35,7 @@ struct GgufForm {
   bool says_routes = false;        ///< keys for everything about routers, and for the dense layers before the experts
   bool says_expert_width = false;  ///< of these keys the width of an expert alone
   float expert_clamp = 0;          ///< bound of what an expert's activation reads
+  bool weighs_inputs = false;      ///< the weight of an expert multiplies what it reads (Llama 4)
   bool bare_mlp_norm = false;      ///< the name of the norm before the MLP does not end in .weight
   bool yarn = false;               ///< positions may be stretched by it
   bool folds_scales = false;       ///< scales of the model are in its weights

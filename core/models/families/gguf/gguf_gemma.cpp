@@ -13,9 +13,9 @@ bool is_gemma4(const DecoderConfig& config) { return config.scaled_layers; }
 void refuse_gemma(const DecoderConfig& config) {
   if (!is_gemma4(config)) return;
   if (config.layer_input_size > 0 && config.layer_input_vocabulary != config.vocab_size)
-    refuse_for_llama_cpp("layer inputs of another vocabulary (vocab_size_per_layer_input)");
+    refuse_for_llama_cpp("layer inputs of another vocabulary", "vocab_size_per_layer_input");
   if (config.rope.size() != 2 || config.layer.back().window > 0)
-    refuse_for_llama_cpp("a Gemma 4 without layers that see everything");
+    refuse_for_llama_cpp("a Gemma 4 without layers that see everything", "layer_types|rope_parameters");
 }
 
 void add_gemma_parts(const DecoderConfig& config, GgufParts& parts) {

@@ -34,6 +34,9 @@ std::optional<double> GgufKeys::number(const std::string& key) const {
 int64_t GgufKeys::layers() const {
   const int64_t all = needed("block_count"), further = integer("nextn_predict_layers").value_or(0);
   if (further < 0 || further >= all) fail("nextn_predict_layers", "is not less than block_count");
+  const size_t tensors = file_.tensors().size() + file_.unreadable().size();
+  if (static_cast<size_t>(all) > tensors)  // before lists of so many entries are made
+    fail("block_count", "is " + std::to_string(all) + ", but the file has " + std::to_string(tensors) + " tensors");
   return all - further;
 }
 

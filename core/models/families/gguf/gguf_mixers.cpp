@@ -31,14 +31,14 @@ double score_growth(const LatentAttentionConfig& latent, const RopeConfig& rope)
 }
 
 void refuse_latent(const DecoderConfig& config, const LatentAttentionConfig& latent) {
-  if (latent.gate || latent.bias) refuse_for_llama_cpp("latent attention with gates or biases");
+  if (latent.gate || latent.bias) refuse_for_llama_cpp("latent attention with gates or biases", "attention_bias");
   if (is_kimi(config) && latent.rotary < 0 && latent.query_rank == 0) return;
   if (config.rope.empty() || config.rope[0].pairs != ops::RopePairs::neighbours)
-    refuse_for_llama_cpp("latent attention that turns halves (rope_interleave)");
+    refuse_for_llama_cpp("latent attention that turns halves", "rope_interleave");
   if (config.rope[0].scaling != RopeScaling::yarn) return;
   constexpr double kClose = 1e-5;
   if (std::abs(config.rope[0].magnitude - 1) > kClose || score_growth(latent, config.rope[0]) < kClose)
-    refuse_for_llama_cpp("yarn whose mscale is not its mscale_all_dim");
+    refuse_for_llama_cpp("yarn whose mscale is not its mscale_all_dim", "rope_parameters|rope_scaling");
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ void refuse_mixers(const DecoderConfig& config) {
     if (layer.mixer && !latent && !convolution && !refuse_recurrence(config, layer))
       throw UsageError("layers of this kind have no GGUF names here yet",
                        "merge, and export by llama.cpp's own converter");
-    if (convolution && convolution->config.bias) refuse_for_llama_cpp("convolutions with biases");
+    if (convolution && convolution->config.bias) refuse_for_llama_cpp("convolutions with biases", "conv_bias");
   }
 }
 

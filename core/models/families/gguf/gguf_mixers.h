@@ -8,8 +8,8 @@ namespace nibble {
 
 using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 
-/// Throws UsageError: llama.cpp cannot compute `what`.
-[[noreturn]] void refuse_for_llama_cpp(const std::string& what);
+/// Throws GgufRefusal: llama.cpp cannot compute `what`.
+[[noreturn]] void refuse_for_llama_cpp(const std::string& what, const std::string& keys = "");
 
 /// Throws UsageError for a mixer that llama.cpp cannot compute, as gguf_architecture().
 void refuse_mixers(const DecoderConfig& config);

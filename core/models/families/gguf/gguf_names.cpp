@@ -5,7 +5,9 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/gguf/gguf_experts.h"
 #include "nibble/core/models/families/gguf/gguf_gemma.h"
+#include "nibble/core/models/families/gguf/gguf_llama4.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 
 namespace nibble {
@@ -70,7 +72,7 @@ class LayerParts : public GgufParts {
     add_gemma_layer_parts(config_, from, to, *this);
     if (layer.has_mixer) layer.mixer ? add_mixer_parts(config_, layer, from, to, *this) : attention(layer, from, to);
     if (!layer.has_feed_forward) return;
-    if (layer.feed_forward) experts(from, to);
+    if (layer.feed_forward) add_expert_parts(config_, from, to, *this);
     if (layer.feed_forward && names.experts.router_scale.empty()) return;  // Gemma 4 has both
     const MlpNames& mlp = names.mlp;
     if (config_.gated_mlp && !mlp.gate_up.empty() && form_.splits_mlp) {
@@ -84,55 +86,6 @@ class LayerParts : public GgufParts {
   }
 
  private:
-  void halves(const std::string& first, const std::string& second, const std::string& module, int64_t half) {
-    const std::string both = module + ".weight";
-    matrix(first, module, {.rows = GgufRows{{both}, 0, half}});
-    matrix(second, module, {.rows = GgufRows{{both}, half, half}});
-  }
-
-  void experts(const std::string& from, const std::string& to) {
-    const ExpertNames& names = config_.names.block.experts;
-    const ExpertsConfig& experts = *config_.experts;
-    add({.name = to + "ffn_gate_inp.weight", .source = from + names.router + ".weight"});
-    if (experts.router_bias) add({.name = to + "ffn_gate_inp.bias", .source = from + names.router + ".bias"});
-    if (!names.correction.empty())
-      add({.name = to + "exp_probs_b.bias", .source = from + names.correction, .squeezed = true});
-    const int64_t step = experts.interleaved ? 2 : 1;
-    const auto grouped = [&](const std::string& name, const std::string& fused, const std::string& own, int64_t first,
-                             int64_t count, int64_t every) {
-      GgufRows matrices{.sources = {}, .first = first, .count = count, .experts = experts.experts, .step = every};
-      if (!fused.empty()) matrices.sources = {from + fused};
-      for (int64_t e = 0; fused.empty() && e < experts.experts; ++e) {
-        matrices.sources.push_back(from + names.experts + "." + std::to_string(e) + "." + own + ".weight");
-      }
-      add({to + name + ".weight", matrices.sources[0], {}, experts.transposed, 0, true, matrices});
-      if (!experts.bias) return;
-      const std::string bias = from + fused + "_bias";  // [E, out]
-      const GgufRows rows{.sources = {bias}, .first = first, .count = count, .step = every, .turned = true};
-      add({to + name + ".bias", bias, {}, true, 0, false, rows});
-    };
-    const bool fused = !names.fused_gate_up.empty();
-    const int64_t up = !fused ? 0 : experts.interleaved ? 1 : experts.hidden;
-    if (experts.gated) grouped("ffn_gate_exps", names.fused_gate_up, names.gate, 0, experts.hidden, step);
-    grouped("ffn_up_exps", names.fused_gate_up, names.up, up, experts.hidden, step);
-    grouped("ffn_down_exps", names.fused_down, names.down, 0, experts.expert_width(), 1);
-    if (experts.latent > 0) {
-      matrix(to + "ffn_latent_down", from + names.to_latent, {.adapts = false});
-      matrix(to + "ffn_latent_up", from + names.from_latent, {.adapts = false});
-    }
-    if (experts.shared_hidden == 0) return;
-    const MlpNames& shared = names.shared;
-    if (shared.gate_up.empty()) {
-      if (experts.gated) linear(to + "ffn_gate_shexp", from + shared.gate);
-      linear(to + "ffn_up_shexp", from + shared.up);
-    } else {
-      halves(to + "ffn_gate_shexp", to + "ffn_up_shexp", from + shared.gate_up, experts.shared_hidden);
-    }
-    linear(to + "ffn_down_shexp", from + shared.down);
-    if (!names.shared_gate.empty())
-      add({.name = to + "ffn_gate_inp_shexp.weight", .source = from + names.shared_gate + ".weight"});
-  }
-
   const DecoderConfig& config_;
   const GgufForm& form_;
 };
@@ -168,6 +121,9 @@ int64_t window_period(const DecoderConfig& config, const Family& family) {
   return period;
 }
 
+constexpr const char* kRopeKeys = "rope_parameters|rope_scaling";
+constexpr const char* kBiasKeys = "attention_bias|mlp_bias|qkv_bias|use_qkv_bias|use_bias|bias|enable_bias";
+
 /// What of the numbers and flags of a config has no place in the form of the family.
 void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   const GgufForm& form = family.gguf;
@@ -175,102 +131,56 @@ void refuse_what_differs(const DecoderConfig& config, const Family& family) {
   const bool scales = form.scales || form.folds_scales;
   const bool by_layer = std::any_of(config.layer.begin(), config.layer.end(), scaled);
   if (by_layer || (!scales && !is_close(config.attention_scale, attention_scale(config, form))))
-    refuse_for_llama_cpp("scores that are scaled by " + std::to_string(config.attention_scale));
+    refuse_for_llama_cpp("scores that are scaled by " + std::to_string(config.attention_scale),
+                         "query_pre_attn_scalar|attention_multiplier|scale_attn_weights");
   if (config.position_offset != 0) refuse_for_llama_cpp("positions that do not start at 0");
-  if (config.norm_place != NormPlace::input) refuse_for_llama_cpp("norms behind the sum");
-  if ((config.alibi != Alibi::none) != form.alibi) refuse_for_llama_cpp("ALiBi in this family");
-  if (config.qkv_clip != 0 && !form.clipped_qkv) refuse_for_llama_cpp("clipped queries");
+  if (config.norm_place != NormPlace::input)
+    refuse_for_llama_cpp("norms behind the sum", "do_layer_norm_before|apply_residual_connection_post_layernorm");
+  if ((config.alibi != Alibi::none) != form.alibi) refuse_for_llama_cpp("ALiBi in this family", "alibi");
+  if (config.qkv_clip != 0 && !form.clipped_qkv) refuse_for_llama_cpp("clipped queries", "clip_qkv");
   if ((config.logit_scale != 1 && !scales && !form.logit_scale) || (config.residual_scale != 1 && !form.scales))
-    refuse_for_llama_cpp("scaled logits or residuals in this family");
+    refuse_for_llama_cpp("scaled logits or residuals in this family", "logit_scale|logits_scaling|residual_multiplier");
   if (form.softcaps && (config.attention_softcap == 0 || config.logit_softcap == 0))
-    refuse_for_llama_cpp("a " + config.model_type + " without its caps");
+    refuse_for_llama_cpp("a " + config.model_type + " without its caps",
+                         "attn_logit_softcapping|final_logit_softcapping");
   if (!form.biases && (config.qkv_bias || config.output_bias || config.mlp_bias))
-    refuse_for_llama_cpp("biases in this family");
-  if (config.experts && config.experts->shared_bias) refuse_for_llama_cpp("biases of shared experts");
-  if (form.needs_biases && !config.output_bias) refuse_for_llama_cpp("a " + config.model_type + " without biases");
+    refuse_for_llama_cpp("biases in this family", kBiasKeys);
+  if (config.experts && config.experts->shared_bias) refuse_for_llama_cpp("biases of shared experts", kBiasKeys);
+  if (form.needs_biases && !config.output_bias)
+    refuse_for_llama_cpp("a " + config.model_type + " without biases", kBiasKeys);
   if (form.only_parallel && !config.parallel_residual)
-    refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output");
-  if (form.only_tied && !config.tied_head) refuse_for_llama_cpp("a head that is not the embedding in this family");
+    refuse_for_llama_cpp("a " + config.model_type + " whose MLP reads the attention's output",
+                         "parallel_attn|use_parallel_residual");
+  if (form.only_tied && !config.tied_head)
+    refuse_for_llama_cpp("a head that is not the embedding in this family", "tie_word_embeddings");
   if (config.qk_norm && !family.qk_norm && !form.optional_qk_norm)
-    refuse_for_llama_cpp("norms of queries and keys (use_qk_norm, qk_layernorm) in this family");
+    refuse_for_llama_cpp("norms of queries and keys in this family", "use_qk_norm|qk_layernorm");
   if (window_period(family) > 0 && window_period(config, family) == 0 && !form.lists_windows)
-    refuse_for_llama_cpp("windows in these layers");
+    refuse_for_llama_cpp("windows in these layers", "layer_types|sliding_window_pattern|sliding_window");
   for (size_t l = 0; form.rope_period > 0 && l < config.layer.size(); ++l) {
     if ((config.layer[l].rotary < 0) != ((static_cast<int64_t>(l) + 1) % form.rope_period == 0))
-      refuse_for_llama_cpp("rope in these layers");
+      refuse_for_llama_cpp("rope in these layers", "no_rope_layers|no_rope_layer_interval");
   }
-}
-
-/// Before the first one with experts.
-int64_t dense_layers(const DecoderConfig& config) {
-  const auto sparse = [](const LayerConfig& l) { return !l.has_feed_forward || static_cast<bool>(l.feed_forward); };
-  return std::ranges::find_if(config.layer, sparse) - config.layer.begin();
-}
-
-void refuse_experts(const DecoderConfig& config, const GgufForm& form) {
-  if (!config.experts) return;
-  const ops::Routing& routing = config.experts->routing;
-  const bool odd = routing.score == ops::RouterScore::sparse_mixer || routing.logits_choose ||
-                   config.experts->weighted_input || config.experts->shared_scale != 1;
-  if (odd || (routing.groups > 1 && routing.group_score != ops::GroupScore::two_best))
-    refuse_for_llama_cpp("this kind of router");
-  if (config.experts->clamp != form.expert_clamp) refuse_for_llama_cpp("another bound of experts");
-  const int64_t dense = form.says_routes ? dense_layers(config) : 0;
-  for (int64_t l = dense; l < config.layers; ++l) {
-    const LayerConfig& layer = config.layer[static_cast<size_t>(l)];
-    if (layer.has_feed_forward && !layer.feed_forward && !form.mixed_layers)
-      refuse_for_llama_cpp("a " + config.model_type + " with layers without experts" +
-                           (dense > 0 ? " behind others" : ""));
-  }
-  if (form.says_routes && !form.normalizes_routes) return;  // it says that too
-  const bool normalizes = routing.normalize || routing.score == ops::RouterScore::chosen_softmax;
-  if (normalizes != form.normalizes_routes)
-    refuse_for_llama_cpp("a " + config.model_type + (normalizes ? " with" : " without") + " norm_topk_prob");
 }
 
 void refuse_rope(const DecoderConfig& config, const GgufForm& form) {
   const size_t kinds = form.local_rope || form.lists_windows ? 2 : 1;
   for (size_t i = 0; i < config.rope.size(); ++i) {
     const RopeConfig& rope = config.rope[i];
-    if (i >= kinds && rope != config.rope[0]) refuse_for_llama_cpp("several kinds of rope in one model");
-    if (rope.exponent_size != 0) refuse_for_llama_cpp("an odd share of rotated elements");
+    if (i >= kinds && rope != config.rope[0]) refuse_for_llama_cpp("several kinds of rope in one model", kRopeKeys);
+    if (rope.exponent_size != 0)
+      refuse_for_llama_cpp("an odd share of rotated elements", "partial_rotary_factor|rotary_pct|rope_parameters");
     bool known = rope.scaling == RopeScaling::none;
     if (i == 0) known = known || rope.scaling == RopeScaling::linear || rope.scaling == RopeScaling::llama3;
     if (i == 0 && form.longrope) known = known || rope.scaling == RopeScaling::longrope;
     if (i == 0 && form.lists_windows) known = known || rope.scaling == RopeScaling::proportional;
     if (i == 0 && form.yarn) known = known || rope.scaling == RopeScaling::yarn;
     if (!known && !(i > 0 && rope == config.rope[0]))
-      refuse_for_llama_cpp("this kind of rope scaling as nibble writes it");
+      refuse_for_llama_cpp("this kind of rope scaling as nibble writes it", kRopeKeys);
   }
 }
 
 uint32_t u32(int64_t value) { return static_cast<uint32_t>(value); }
-
-void say_experts(const DecoderConfig& config, const std::string& key,
-                 std::vector<std::pair<std::string, GgufValue>>& result) {
-  const ExpertsConfig& experts = *config.experts;
-  const GgufForm& form = gguf_form(config);
-  result.emplace_back(key + "expert_count", u32(experts.experts));
-  result.emplace_back(key + "expert_used_count", u32(experts.routing.k));
-  if (form.says_routes || form.says_expert_width)
-    result.emplace_back(key + "expert_feed_forward_length", u32(experts.hidden));
-  if (experts.shared_hidden > 0)
-    result.emplace_back(key + "expert_shared_feed_forward_length", u32(experts.shared_hidden));
-  if (experts.latent > 0) result.emplace_back(key + "moe_latent_size", u32(experts.latent));
-  if (!form.says_routes) return;
-  const ops::Routing& routing = experts.routing;
-  const bool sigmoid = routing.score == ops::RouterScore::sigmoid;
-  const uint32_t gating = sigmoid ? 2 : routing.score == ops::RouterScore::softmax ? 1 : 3;
-  result.emplace_back(key + "expert_shared_count", u32(experts.shared_hidden / experts.hidden));
-  result.emplace_back(key + "expert_gating_func", gating);
-  result.emplace_back(key + "expert_weights_norm", routing.normalize);
-  result.emplace_back(key + "expert_weights_scale", routing.scale);
-  result.emplace_back(key + "leading_dense_block_count", u32(dense_layers(config)));
-  result.emplace_back(key + "interleave_moe_layer_step", uint32_t{1});
-  if (routing.groups == 1) return;
-  result.emplace_back(key + "expert_group_count", u32(routing.groups));
-  result.emplace_back(key + "expert_group_used_count", u32(routing.top_groups));
-}
 
 }  // namespace
 
@@ -287,6 +197,12 @@ void GgufParts::linear(const std::string& name, const std::string& module, const
   const std::vector<float> factors(factor == 1 ? 0 : 1, factor);
   matrix(name, module, {.row_order = order, .transposed = turned, .factors = factors});
   add({.name = name + ".bias", .source = module + ".bias", .row_order = order, .factors = factors});
+}
+
+void GgufParts::halves(const std::string& first, const std::string& second, const std::string& module, int64_t half) {
+  const std::string both = module + ".weight";
+  matrix(first, module, {.rows = GgufRows{{both}, 0, half}});
+  matrix(second, module, {.rows = GgufRows{{both}, half, half}});
 }
 
 void GgufParts::norm(const std::string& name, const std::string& module, std::string_view end) {
@@ -314,14 +230,14 @@ void GgufParts::attention(const LayerConfig& layer, const std::string& from, con
   }
   linear(to + "attn_output", from + names.output, {}, output);
   if (config_.attention_sinks) add({.name = to + "attn_sinks.weight", .source = from + names.sinks});
-  if (!config_.qk_norm) return;
+  if (!config_.qk_norm || !config_.qk_norm->norm.weight) return;
   norm(to + "attn_q_norm", from + names.q_norm);
   norm(to + "attn_k_norm", from + names.k_norm);
   all[all.size() - 2].optional = layer.keys_from >= 0;
 }
 
-void refuse_for_llama_cpp(const std::string& what) {
-  throw UsageError("llama.cpp cannot compute " + what, "export to a Hugging Face directory (nibble merge) instead");
+void refuse_for_llama_cpp(const std::string& what, const std::string& keys) {
+  throw GgufRefusal("llama.cpp cannot compute " + what, keys);
 }
 
 const GgufForm& gguf_form(const DecoderConfig& config) { return find(config).gguf; }
@@ -329,12 +245,14 @@ const GgufForm& gguf_form(const DecoderConfig& config) { return find(config).ggu
 std::string gguf_architecture(const DecoderConfig& config) {
   const Family& family = find(config);
   if (config.activation != activation_of(family))
-    refuse_for_llama_cpp("a " + config.model_type + " with another activation than the family's");
+    refuse_for_llama_cpp("a " + config.model_type + " with another activation than the family's",
+                         std::string(family.keys.activation));
   refuse_what_differs(config, family);
   refuse_experts(config, family.gguf);
   refuse_rope(config, family.gguf);
   refuse_mixers(config);
   refuse_gemma(config);
+  refuse_llama4(config);
   const auto mixes = [](const LayerConfig& layer) { return static_cast<bool>(layer.mixer); };
   if (config.model_type == "granitemoehybrid" && std::ranges::none_of(config.layer, mixes)) {
     if (config.experts && config.rope.empty()) refuse_for_llama_cpp("experts without state spaces and without rope");
@@ -431,6 +349,7 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (config.experts) say_experts(config, key, result);
   say_mixers(config, key, result);
   say_gemma(config, key, result);
+  say_llama4(config, key, result);
   if (family.gguf.scales) {
     result.emplace_back(key + "embedding_scale", config.embedding_scale);
     result.emplace_back(key + "residual_scale", config.residual_scale);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/models/families/gguf/gguf_form.h"
@@ -21,6 +22,13 @@ struct GgufRows {
   int64_t experts = 0;  ///< 0: of one matrix; a source of two dimensions may hold them one below another
   int64_t step = 1;     ///< rows first, first + step, ...
   bool turned = false;  ///< each is [in, count] in llama.cpp
+};
+
+/// A tensor of llama.cpp that may stand in the place of several: each of its matrices is of `rows` rows, of which those
+/// from `first` on are a part's.
+struct GgufFused {
+  std::string name;
+  int64_t first = 0, rows = 0;
 };
 
 /// A tensor of llama.cpp and the tensor it is made from.
@@ -40,6 +48,7 @@ struct GgufPart {
   Shape shape = {};                        ///< where it is not the source's; the elements follow in the same order
   bool optional = false;                   ///< may be absent, as biases may
   bool adapts = true;                      ///< llama.cpp computes its product with adapters beside the model
+  std::optional<GgufFused> fused = {};     ///< of files that have it with others in one tensor
 };
 
 /// All tensors of one model on their way into a list.
@@ -55,6 +64,8 @@ class GgufParts {
   /// A Linear, whose bias may be absent; factor: of its outputs.
   void linear(const std::string& name, const std::string& module, const std::vector<int64_t>& order = {},
               float factor = 1);
+  /// A fused projection as two matrices of `half` rows each.
+  void halves(const std::string& first, const std::string& second, const std::string& module, int64_t half);
   /// end: of its weight's name.
   void norm(const std::string& name, const std::string& module, std::string_view end = ".weight");
   /// The projections of attention, from: "model.layers.0.", to: "blk.0."; factors: of queries and values, keys, and of
@@ -64,6 +75,17 @@ class GgufParts {
 
  private:
   const DecoderConfig& config_;
+};
+
+/// What llama.cpp cannot compute.
+struct GgufRefusal : UsageError {
+  static constexpr const char* kElsewhere = "export to a Hugging Face directory (nibble merge) instead";
+
+  GgufRefusal(const std::string& text, const std::string& of_config)
+      : UsageError(text, kElsewhere), reason(text), keys(of_config) {}
+
+  std::string reason;
+  std::string keys;  ///< of config.json that may be why, apart by |
 };
 
 /// llama.cpp's name of the family, "llama" or "qwen2". Throws UsageError, listing the families there are, for one that

@@ -27,24 +27,32 @@ auto first(const DecoderConfig& config, const Of& of) {
 const auto kMambaOf = [](const LayerConfig& layer) { return layer.mixer.target<MambaMaker>(); };
 const auto kDeltaOf = [](const LayerConfig& layer) { return layer.mixer.target<GatedDeltaMaker>(); };
 
+constexpr const char* kMambaBiasKeys = "mamba_proj_bias|use_bias|mamba_conv_bias|use_conv_bias";
+
 void refuse_width(const DecoderConfig& config, int64_t channels) {
-  if (channels != 2 * config.width) refuse_for_llama_cpp("a state space that is not twice as wide as the model");
+  if (channels != 2 * config.width)
+    refuse_for_llama_cpp("a state space that is not twice as wide as the model",
+                         "mamba_expand|expand|mamba_d_head|mamba_n_heads");
 }
 
 void refuse_mamba2(const DecoderConfig& config, const Mamba2Config& mamba) {
   if (!mamba.conv_bias || mamba.input_bias || mamba.output_bias)
-    refuse_for_llama_cpp("a Mamba-2 with biases of its projections or without one of its convolution");
-  if (mamba.norm && !mamba.gate_first) refuse_for_llama_cpp("a norm before the gate of a Mamba-2");
-  if (mamba.activation != ops::Activation::silu) refuse_for_llama_cpp("a Mamba-2 without SiLU");
+    refuse_for_llama_cpp("a Mamba-2 with biases of its projections or without one of its convolution", kMambaBiasKeys);
+  if (mamba.norm && !mamba.gate_first)
+    refuse_for_llama_cpp("a norm before the gate of a Mamba-2", "mamba_norm_before_gate");
+  if (mamba.activation != ops::Activation::silu)
+    refuse_for_llama_cpp("a Mamba-2 without SiLU", "mamba_hidden_act|hidden_act");
   if (config.model_type == "granitemoehybrid" || config.model_type == "bamba")
     refuse_width(config, mamba.heads * mamba.head_size);
 }
 
 void refuse_delta(const DecoderConfig& config, const GatedDeltaConfig& delta) {
   const bool kimi = delta.channel_decay;
-  if (delta.key_size != delta.value_size) refuse_for_llama_cpp("keys of another size than values in a delta net");
+  if (delta.key_size != delta.value_size)
+    refuse_for_llama_cpp("keys of another size than values in a delta net",
+                         "linear_key_head_dim|linear_value_head_dim");
   if (kimi && (delta.heads != config.heads || delta.least_decay != 0))
-    refuse_for_llama_cpp("Kimi delta attention with other heads than attention's");
+    refuse_for_llama_cpp("Kimi delta attention with other heads than attention's", "linear_num_heads");
   if (!kimi && (delta.apart || delta.beta_scale != 1)) refuse_for_llama_cpp("this kind of delta net");
 }
 
@@ -161,7 +169,7 @@ bool refuse_recurrence(const DecoderConfig& config, const LayerConfig& layer) {
     refuse_mamba2(config, *mamba);
   } else if (const MambaMaker* space = kMambaOf(layer)) {
     if (!space->config.conv_bias || space->config.bias)
-      refuse_for_llama_cpp("a Mamba with biases of its projections or without one of its convolution");
+      refuse_for_llama_cpp("a Mamba with biases of its projections or without one of its convolution", kMambaBiasKeys);
     refuse_width(config, space->config.channels);
   } else if (const GatedDeltaMaker* delta = kDeltaOf(layer)) {
     refuse_delta(config, delta->config);

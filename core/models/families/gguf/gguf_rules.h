@@ -58,6 +58,7 @@ void gguf_glm4_moe(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_dots1(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_ernie4_5_moe(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_gpt_oss(const GgufKeys& keys, nlohmann::ordered_json& config);
+void gguf_llama4(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_lfm2(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_lfm2_moe(const GgufKeys& keys, nlohmann::ordered_json& config);
 void gguf_mamba(const GgufKeys& keys, nlohmann::ordered_json& config);

@@ -42,6 +42,24 @@ TEST(ExpertRules, ImpossibleNumbersAreRefusedByKey) {
               HasSubstr("swiglu_alpha"));
 }
 
+TEST(ExpertRules, ChunksOfLlama4FollowLayerTypesOrElseRope) {
+  const std::string experts = R"(, "num_local_experts": 4, "num_experts_per_tok": 1)";
+  const auto chunks = [&](const std::string& more) {
+    std::vector<int64_t> result;
+    for (const LayerConfig& layer : parse_decoder_config(config("llama4_text", experts + more), "config.json").layer)
+      result.push_back(layer.chunk);
+    return result;
+  };
+  EXPECT_THAT(chunks(""), ::testing::ElementsAre(8192, 8192, 8192, 0));
+  EXPECT_THAT(chunks(R"(, "no_rope_layers": [1, 0, 1, 1], "attention_chunk_size": 16)"),
+              ::testing::ElementsAre(16, 0, 16, 16));
+  EXPECT_THAT(chunks(R"(, "layer_types": ["full_attention", "chunked_attention", "full_attention",
+                         "chunked_attention"])"),
+              ::testing::ElementsAre(0, 8192, 0, 8192));
+  EXPECT_THAT(refusal("llama4_text", experts + R"(, "layer_types": ["full_attention"])"),
+              HasSubstr("layer_types has 1 entries for 4 layers"));
+}
+
 TEST(ExpertRules, BothSpellingsOfTheNumberOfExperts) {
   for (const char* key : {"num_experts", "num_local_experts"}) {
     const DecoderConfig read = parse_decoder_config(

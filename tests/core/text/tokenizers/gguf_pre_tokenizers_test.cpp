@@ -13,7 +13,7 @@ TEST(GgufPreTokenizers, WhatANameIsReadAsIsWrittenAgainByTheFirstNameForIt) {
       {"llama-bpe", {"llama-bpe", "llama3", "llama-v3"}},
       {"dbrx", {"dbrx", "smaug-bpe"}},
       {"qwen2", {"qwen2", "deepseek-r1-qwen", "stablelm2"}},
-      {"gpt-4o", {"gpt-4o"}},
+      {"gpt-4o", {"gpt-4o", "llama4"}},
       {"tekken", {"tekken"}},
       {"bloom", {"bloom"}},
       {"smollm", {"smollm", "starcoder", "refact", "command-r", "codeshell"}},
