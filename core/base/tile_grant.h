@@ -19,6 +19,9 @@ inline bool grants_tiles(const TileGrant& grant) {
   return (grant.features & kFeatures) == kFeatures && (grant.saved & kStates) == kStates && grant.permission();
 }
 
+/// Asks Linux (since 5.16, <asm/prctl.h>) for the data of tiles; false where it refuses or knows none.
+bool request_tiles();
+
 /// grants_tiles of this process. In a file of its own: tests/amx has its own tiles, and defines it instead.
 bool tiles_granted();
 

@@ -188,6 +188,7 @@ void handle(int, siginfo_t*, void* context) {
 }  // namespace
 
 bool tiles_granted() {
+  request_tiles();  // a CPU that has tiles carries their configuration out itself, so their data must be granted
   struct sigaction action {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO;
