@@ -43,7 +43,7 @@ TEST(ExpertRules, ImpossibleNumbersAreRefusedByKey) {
 }
 
 TEST(ExpertRules, ChunksOfLlama4FollowLayerTypesOrElseRope) {
-  const std::string experts = R"(, "num_local_experts": 4, "num_experts_per_tok": 1)";
+  const std::string experts = R"(, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 24)";
   const auto chunks = [&](const std::string& more) {
     std::vector<int64_t> result;
     for (const LayerConfig& layer : parse_decoder_config(config("llama4_text", experts + more), "config.json").layer)
