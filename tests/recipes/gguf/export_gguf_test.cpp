@@ -189,7 +189,7 @@ TEST_F(ExportGguf, ARefusalNamesTheKeysOfConfigJsonThatAreThere) {
       {R"("hidden_act": "gelu")", "(hidden_act)"}};
   for (const auto& [more, keys] : cases) EXPECT_NE(llama4(more).find(keys), std::string::npos) << more;
   EXPECT_NE(refusal(R"({"model_type": "qwen3", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-      "num_attention_heads": 2, "head_dim": 8, "vocab_size": 40, "attention_bias": true})")
+      "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 40, "attention_bias": true})")
                 .find("biases in this family (attention_bias); "),
             std::string::npos);
 }
