@@ -19,7 +19,7 @@
 #include "nibble/recipes/evaluation/pair_accuracy.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/answer_log_probs.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble::cli {
 

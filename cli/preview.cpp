@@ -16,7 +16,7 @@
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/text/unicode/visible_text.h"
 #include "nibble/recipes/plan/dry_run.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble::cli {
 

@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/parallel/launch.h"
 #include "nibble/recipes/config/conversion/convert_recipe.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/recipe_reference.h"
@@ -26,12 +27,21 @@ void list() {
   say(stdout, "%-26s %s", "MODEL-KIND", "published-KIND for a model of the table: nibble recipes models");
 }
 
+// The table, and what its recipes say otherwise than published-KIND, as it is typed.
 void list_models() {
   std::vector<std::vector<std::string>> rows{{"recipe", "model", "memory; a step on 16 cores of 4 TFLOP/s"}};
+  std::vector<std::vector<std::string>> differences{{"recipe", "instead of published-KIND's values"}};
   for (const PublishedModel& model : published_models()) {
     for (const auto& [kind, plan] : model.plans) rows.push_back({model.name + "-" + kind, model.path, plan});
+    for (const auto& [kind, values] : model.values) {
+      std::vector<std::string> words;
+      for (const auto& [key, value] : values) words.push_back(key + "=" + value);
+      differences.push_back({model.name + "-" + kind, shell_line(words)});
+    }
   }
   print_table(rows);
+  std::printf("\n");
+  print_table(differences);
 }
 
 void copy(const std::string& name, const std::string& to) {

@@ -80,17 +80,15 @@ void print_as_json(const std::vector<RunLog>& logs) {
 }
 
 // A line a key, or a run where these are more, whose line would be too long to read.
-void print_differences(const std::vector<std::vector<std::string>>& by_key) {
-  const std::vector<std::string>& runs = by_key.front();
-  std::vector<std::vector<std::string>> table = by_key;
-  if (by_key.size() < runs.size()) {
-    table.assign(runs.size(), {});
-    for (const std::vector<std::string>& row : by_key) {
-      for (size_t i = 0; i < row.size(); ++i) table[i].push_back(i == 0 && table[0].empty() ? "run" : row[i]);
-    }
-  }
+void print_differences(std::vector<std::vector<std::string>> by_key) {
   std::printf("\nWhere the recipes differ:\n");
-  print_table(table);
+  const size_t runs = by_key.front().size();
+  if (by_key.size() >= runs) return print_table(std::move(by_key));
+  std::vector<std::vector<std::string>> by_run(runs);
+  for (const std::vector<std::string>& row : by_key) {
+    for (size_t i = 0; i < runs; ++i) by_run[i].push_back(i == 0 && by_run[0].empty() ? "run" : row[i]);
+  }
+  print_table(std::move(by_run));
 }
 
 void compare(const CompareFlags& flags) {
@@ -108,8 +106,8 @@ void compare(const CompareFlags& flags) {
   }
   if (flags.json) return print_as_json(logs);
   print_table(comparison_rows(logs));
-  const std::vector<std::vector<std::string>> differences = difference_rows(logs);
-  if (!differences.empty()) print_differences(differences);
+  std::vector<std::vector<std::string>> differences = difference_rows(logs);
+  if (!differences.empty()) print_differences(std::move(differences));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/recipes/plan/dry_run.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble::cli {
 

@@ -4,11 +4,11 @@
 #include <filesystem>
 
 #include "nibble/core/train/telemetry/trace.h"
-#include "nibble/recipes/finetuning.h"
-#include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/train.h"
+#include "nibble/recipes/training/finetuning.h"
+#include "nibble/recipes/training/loop.h"
 
 namespace nibble {
 

@@ -6,7 +6,6 @@
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 #include "nibble/recipes/environment/free_memory.h"
-#include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/open_model.h"
@@ -15,7 +14,8 @@
 #include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/plan/memory_check.h"
 #include "nibble/recipes/train.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/loop.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

@@ -84,16 +84,6 @@ std::string words_of(const CLI::Option* option) {
   return words;
 }
 
-// What the first word of recipes cat and cp may be.
-std::string names_of_recipes() {
-  std::vector<std::string> names;
-  for (const ShippedRecipe& recipe : shipped_recipes()) names.emplace_back(recipe.name);
-  for (const PublishedModel& model : published_models()) {
-    for (const auto& [kind, plan] : model.plans) names.push_back(model.name + "-" + kind);
-  }
-  return joined(names, " ");
-}
-
 std::string bash_completion(const CLI::App& app) {
   std::string commands, cases, keys, short_keys, values, flag_values;
   for_each_command(&app, "", [&](const std::string& path, const CLI::App* command) {
@@ -155,7 +145,7 @@ std::string bash_completion(const CLI::App& app) {
          joined(names_of(children(&app)), " ") + " --help --version\" ;;\n" + cases +
          "  esac\n"
          "  case \"$command\" in \"recipes cat\"|\"recipes cp\") words+=\" " +
-         names_of_recipes() +
+         joined(shipped_recipe_names(), " ") +
          "\" takes_names=1 ;; esac\n"
          "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
          "  [[ -n $takes_names && ${#COMPREPLY[@]} -gt 0 ]] && return  # no files beside them\n"
@@ -200,7 +190,7 @@ std::string fish_completion(const CLI::App& app) {
   }
   return text +
          "complete -c nibble -n '__fish_seen_subcommand_from recipes; and __fish_seen_subcommand_from cat cp' -a '" +
-         names_of_recipes() + "'\n";
+         joined(shipped_recipe_names(), " ") + "'\n";
 }
 
 // Text as roff: what roff would read as its own is escaped.

@@ -346,7 +346,8 @@ Recipe parse_recipe(const std::string& text, const std::string& place, const std
 }
 
 Recipe read_recipe(const std::string& file, const std::vector<std::string>& overrides) {
-  const std::string name = file.ends_with(".json") ? file.substr(0, file.size() - 5) : file;
+  std::string name = std::filesystem::path(file).filename().string();
+  if (name.ends_with(".json")) name.resize(name.size() - 5);
   if (!std::filesystem::exists(file) && is_shipped_recipe(name)) {
     throw IoError(file, "no such file", "to copy the recipe that nibble brings: nibble recipes cp " + name);
   }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/formatting/joined.h"
 #include "nibble/core/text/matching/nearest.h"
 
 namespace nibble {
@@ -14,6 +15,7 @@ std::string_view published_models_text();  // made with shipped_recipes() by cma
 namespace {
 
 constexpr std::string_view kPublished = "published-";
+constexpr const char* kEachRank = " a rank";
 
 const ShippedRecipe* find_file(std::string_view name) {
   const auto files = shipped_recipes();
@@ -26,34 +28,43 @@ void replace(std::string& text, std::string_view from, const std::string& to) {
   if (at != std::string::npos) text.replace(at, from.size(), to);
 }
 
-// The template with the model in the places of "MODEL"; comments keep their column where there is room.
+// A value of the table as a recipe spells it: a list with blanks.
+std::string text_of(const nlohmann::json& value) {
+  if (!value.is_array()) return value.dump();
+  return "[" + joined(value, ", ", [](const nlohmann::json& one) { return one.dump(); }) + "]";
+}
+
+// `line`, which ends in `comment`, with `value` for that of `key`. The comment keeps its column, or stands above where
+// the line would be too long.
+std::string with_value(std::string line, const std::string& key, const std::string& value) {
+  constexpr size_t kColumns = 120;
+  const size_t column = line.find("//");
+  const std::string comment = line.substr(column);
+  line.resize(line.find_last_not_of(' ', column - 1) + 1);
+  std::string code = "    \"" + key + "\": " + value + (line.ends_with(',') ? "," : "");
+  if (code.size() + 1 + comment.size() > kColumns) return "    " + comment + "\n" + code;
+  code.resize(std::max(code.size() + 1, column), ' ');
+  return code + comment;
+}
+
+// published-KIND with the values of the model; all stand alone in a line of a section: "    "key": value  // comment".
 std::string recipe_of(const PublishedModel& model, const std::string& kind) {
   std::istringstream lines(std::string(find_file(std::string(kPublished) + kind)->text));
   std::string line;
   std::getline(lines, line);
   replace(line, "a published model", model.path);
-  std::string text = line + "\n// Plan: " + model.plans.at(kind) + " a step on 16 cores of 4 TFLOP/s in bf16.\n";
+  const std::string& plan = model.plans.at(kind);
+  std::string text = line + "\n// Plan: " + plan + " a step on 16 cores of 4 TFLOP/s in bf16" +
+                     (plan.find(kEachRank) == std::string::npos ? "" : kEachRank) + ".\n";
+  const std::map<std::string, std::string> values = model.recipe_values(kind);
+  std::string section;
   while (std::getline(lines, line)) {
-    const size_t comment = line.find("//");
-    if (line.find("MODEL") != std::string::npos && comment != std::string::npos) {
-      std::string code = line.substr(0, line.find_last_not_of(' ', comment - 1) + 1);
-      replace(code, "MODEL-" + kind, model.name + "-" + kind);
-      replace(code, "\"MODEL\"", "\"" + model.path + "\"");
-      code.resize(std::max(code.size() + 1, comment), ' ');
-      line = code + line.substr(comment);
-    }
-    text += line + "\n";
+    const std::string key = line.substr(0, line.find("\": ")).substr(std::min(line.find('"') + 1, line.size()));
+    if (line.starts_with("  \"")) section = key + ".";
+    const auto found = values.find(section + key);
+    text += (found == values.end() ? line : with_value(line, key, found->second)) + "\n";
   }
   return text;
-}
-
-std::vector<std::string> all_names() {
-  std::vector<std::string> names;
-  for (const ShippedRecipe& recipe : shipped_recipes()) names.emplace_back(recipe.name);
-  for (const PublishedModel& model : published_models()) {
-    for (const auto& [kind, plan] : model.plans) names.push_back(model.name + "-" + kind);
-  }
-  return names;
 }
 
 }  // namespace
@@ -63,14 +74,37 @@ std::vector<PublishedModel> published_models() {
   for (const auto& row : nlohmann::json::parse(published_models_text())) {
     PublishedModel& model = models.emplace_back();
     for (const auto& [key, value] : row.items()) {
-      (key == "name" ? model.name : key == "path" ? model.path : model.plans[key]) = value;
+      if (key != "values") {
+        (key == "name" ? model.name : key == "path" ? model.path : model.plans[key]) = value;
+        continue;
+      }
+      for (const auto& [kind, own] : value.items()) {
+        for (const auto& [name, one] : own.items()) model.values[kind][name] = text_of(one);
+      }
     }
   }
   return models;
 }
 
+std::map<std::string, std::string> PublishedModel::recipe_values(const std::string& kind) const {
+  const auto own = values.find(kind);
+  std::map<std::string, std::string> all = own == values.end() ? decltype(all)() : own->second;
+  all["model.path"] = text_of(path);
+  all["output.dir"] = text_of("runs/" + name + "-" + kind);
+  return all;
+}
+
+std::vector<std::string> shipped_recipe_names() {
+  std::vector<std::string> names;
+  for (const ShippedRecipe& recipe : shipped_recipes()) names.emplace_back(recipe.name);
+  for (const PublishedModel& model : published_models()) {
+    for (const auto& [kind, plan] : model.plans) names.push_back(model.name + "-" + kind);
+  }
+  return names;
+}
+
 bool is_shipped_recipe(std::string_view name) {
-  const auto names = all_names();
+  const auto names = shipped_recipe_names();
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -81,7 +115,7 @@ std::string shipped_recipe(std::string_view name) {
       if (name == model.name + "-" + kind) return recipe_of(model, kind);
     }
   }
-  const std::string meant = nearest(std::string(name), all_names());
+  const std::string meant = nearest(std::string(name), shipped_recipe_names());
   throw UsageError("no recipe is named " + std::string(name),
                    meant.empty() ? "see nibble recipes ls" : "did you mean " + meant + "?");
 }

@@ -7,7 +7,7 @@
 #include "nibble/core/models/decoder.h"
 #include "nibble/parallel/mesh.h"
 #include "nibble/recipes/config/recipe.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

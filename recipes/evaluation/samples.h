@@ -4,7 +4,7 @@
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/core/train/run/run.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

@@ -18,7 +18,7 @@
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/reinforcement/value_model.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

@@ -10,7 +10,7 @@
 #include "nibble/recipes/environment/machine.h"
 #include "nibble/recipes/plan/activation_policy.h"
 #include "nibble/recipes/plan/plan_job.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

@@ -25,7 +25,7 @@
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
 #include "nibble/recipes/reinforcement/value_model.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

@@ -5,8 +5,8 @@
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/quant/load_quantized.h"
-#include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/training/loop.h"
 
 namespace nibble {
 

@@ -16,7 +16,7 @@
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/reinforcement/rollout.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

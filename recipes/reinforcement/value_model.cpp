@@ -10,11 +10,11 @@
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/quant/load_quantized.h"
-#include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/with_key.h"
+#include "nibble/recipes/training/loop.h"
 
 namespace nibble {
 

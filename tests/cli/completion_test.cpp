@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/command_output.h"
+#include "nibble/tests/command_output.h"
 
 namespace nibble {
 namespace {

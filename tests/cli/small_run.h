@@ -6,7 +6,7 @@
 #include <string>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/command_output.h"
+#include "nibble/tests/command_output.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble::test {

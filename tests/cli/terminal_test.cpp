@@ -185,6 +185,9 @@ TEST_F(AnswersOnATerminal, WhatInspectAndCompareSayOfRunsFits) {
   EXPECT_NE(recipe.find("\n  optimizer.lr                       0.1\n"), std::string::npos) << recipe;
   expect_words_fit(on_terminal("inspect " + model));
   expect_words_fit(on_terminal("recipes ls"));
+  expect_words_fit(on_terminal("recipes models"));
+  const std::string models = run("recipes models").text;
+  EXPECT_NE(models.find("  parallel.pipeline=8 train.accumulate=32\n"), std::string::npos) << models;
 }
 
 TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {

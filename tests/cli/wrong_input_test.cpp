@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/command_output.h"
+#include "nibble/tests/command_output.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -179,6 +179,8 @@ TEST_F(WrongRecipe, KeysWithoutARecipe) {
 
 TEST_F(WrongRecipe, ShippedOneThatIsNotCopied) {
   expect(validate("qlora.json", ""), 4, {"qlora.json: no such file", "nibble recipes cp qlora"});
+  expect(validate("recipes/configs/falcon-7b-qlora-pipeline.json", ""), 4,
+         {"falcon-7b-qlora-pipeline.json: no such file", "nibble recipes cp falcon-7b-qlora-pipeline"});
 }
 
 class WrongData : public testing::Test {

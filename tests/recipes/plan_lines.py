@@ -23,7 +23,7 @@ def model_of(recipe):
     return json.loads(text)["model"].get("path", "")
 
 
-def plan_of(program, recipe, name, shapes, work):
+def plan_of(program, recipe, name, shapes, work, values={}):
     """"27.1 GiB a rank, blocks recomputed; 23 minutes" and whether there are several ranks."""
     model = work / name
     model.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def plan_of(program, recipe, name, shapes, work):
     cluster = work / "cluster.json"
     cluster.write_text(json.dumps(MACHINE))
     said = subprocess.run([program, "plan", recipe, f"model.path={model}", "model.compute_dtype=bf16", "train.threads=16",
-                           "--cluster", cluster, "--json"], check=True, capture_output=True, text=True)
+                           *(f"{key}={json.dumps(value)}" for key, value in values.items()), "--cluster", cluster, "--json"], check=True, capture_output=True, text=True)
     plan = json.loads(said.stdout)
     each = " a rank" if plan["world_size"] > 1 else ""
     kept = ", blocks recomputed" if plan["gradient_checkpointing"] == "block" else ""
@@ -52,8 +52,9 @@ def table_of(program, rows, shapes, work):
     """recipes/published_models.json with the needs of every kind of recipe that a row has."""
     made = []
     for row in rows:
-        kinds = {kind: plan_of(program, CONFIGS / f"published-{kind}.json", row["path"], shapes, work)[0]
-                 for kind in row if kind not in ("name", "path")}
+        kinds = {kind: plan_of(program, CONFIGS / f"published-{kind}.json", row["path"], shapes, work,
+                               row.get("values", {}).get(kind, {}))[0]
+                 for kind in row if kind not in ("name", "path", "values")}
         made.append("  " + json.dumps({**row, **kinds}))
     return "[\n" + ",\n".join(made) + "\n]\n"
 

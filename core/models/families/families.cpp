@@ -372,8 +372,8 @@ std::vector<Family> dense_families() {
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = [] {
     std::vector<Family> all = dense_families();
-    for (const auto& more : {later_families(), gemma4_families(), latent_families(), earlier_families(),
-                             expert_families(), sigmoid_families(), hybrid_families()})
+    for (const auto& more : {rms_norm_families(), layer_norm_families(), gemma4_families(), latent_families(),
+                             without_rope_families(), expert_families(), sigmoid_families(), hybrid_families()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();

@@ -126,13 +126,14 @@ const Composite* find_composite(std::string_view model_type, std::string_view ar
 
 /// All of them.
 std::span<const Family> families();
-/// Some of them: dense ones since 2024, mixtures with a sigmoid router, Gemma 4, those with latent attention, and what
-/// came before and is rarely met.
-std::vector<Family> later_families();
-std::vector<Family> sigmoid_families();
+/// Some of them: dense ones with rope, by their norms, and without; Gemma 4; those with latent attention; mixtures with
+/// a sigmoid router.
+std::vector<Family> rms_norm_families();
+std::vector<Family> layer_norm_families();
+std::vector<Family> without_rope_families();
 std::vector<Family> gemma4_families();
 std::vector<Family> latent_families();
-std::vector<Family> earlier_families();
+std::vector<Family> sigmoid_families();
 
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.

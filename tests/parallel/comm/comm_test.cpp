@@ -1,16 +1,15 @@
 // One suite on every engine: one rank, threads, MPI (this program starts itself under mpirun).
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <filesystem>
 
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/launch.h"
+#include "nibble/tests/command_output.h"
 #include "nibble/tests/parallel/comm/conformance.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -71,30 +70,15 @@ TEST(ThreadComm, OperationsInAnotherOrderAreNamed) {
 
 // ---- MPI ----
 
-struct Outcome {
-  int exit_code = 0;
-  std::string output;
-};
-
-Outcome run_command(const std::string& command) {
-  Outcome outcome;
-  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (size_t got = fread(buffer.data(), 1, buffer.size(), pipe)) outcome.output.append(buffer.data(), got);
-  const int status = pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return outcome;
-}
-
 /// Runs the disabled test `name` of this program on `ranks` ranks.
-Outcome on_ranks(int ranks, const std::string& name) {
+test::CommandOutput on_ranks(int ranks, const std::string& name) {
   LaunchOptions options;
   options.ranks = ranks;
   options.root = geteuid() == 0;
   options.launcher = mpi_launcher(mpi_library());
   options.program = std::filesystem::read_symlink("/proc/self/exe").string();
   options.args = {"--gtest_also_run_disabled_tests", "--gtest_filter=OnEveryRank.DISABLED_" + name};
-  return run_command(shell_line(mpirun_command(options, mpi_library())));
+  return test::output_of(shell_line(mpirun_command(options, mpi_library())) + " 2>&1");
 }
 
 TEST(OnEveryRank, DISABLED_Conforms) {
@@ -129,28 +113,28 @@ TEST(OnEveryRank, DISABLED_FailsAlike) {
 class MpiRanks : public testing::TestWithParam<int> {};
 
 TEST_P(MpiRanks, Conform) {
-  const Outcome outcome = on_ranks(GetParam(), "Conforms");
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  const test::CommandOutput output = on_ranks(GetParam(), "Conforms");
+  EXPECT_EQ(output.code, 0) << output.text;
 }
 
 TEST_P(MpiRanks, FailingAlikeSaySoOnce) {
-  const Outcome outcome = on_ranks(GetParam(), "FailsAlike");
-  EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
+  const test::CommandOutput output = on_ranks(GetParam(), "FailsAlike");
+  EXPECT_EQ(output.code, 3) << output.text;
   const std::string line = "error: all of us";
-  const size_t first = outcome.output.find(line);
-  ASSERT_NE(first, std::string::npos) << outcome.output;
-  EXPECT_EQ(outcome.output.find(line, first + 1), std::string::npos) << outcome.output;
+  const size_t first = output.text.find(line);
+  ASSERT_NE(first, std::string::npos) << output.text;
+  EXPECT_EQ(output.text.find(line, first + 1), std::string::npos) << output.text;
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MpiRanks, testing::Values(2, 3, 4));
 
 TEST(MpiComm, AStoppedRankIsNamedWithItsHostAndTheJobEndsWithSeventySix) {
-  const Outcome outcome = on_ranks(3, "StopsOneRank");
-  EXPECT_EQ(outcome.exit_code, 76) << outcome.output;
-  EXPECT_NE(outcome.output.find("error: rank 1 on host "), std::string::npos) << outcome.output;
-  EXPECT_NE(outcome.output.find("\"gradients\""), std::string::npos) << outcome.output;
-  EXPECT_EQ(outcome.output.find("error: rank 0"), std::string::npos) << outcome.output;
-  EXPECT_EQ(outcome.output.find("error: rank 2"), std::string::npos) << outcome.output;
+  const test::CommandOutput output = on_ranks(3, "StopsOneRank");
+  EXPECT_EQ(output.code, 76) << output.text;
+  EXPECT_NE(output.text.find("error: rank 1 on host "), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find("\"gradients\""), std::string::npos) << output.text;
+  EXPECT_EQ(output.text.find("error: rank 0"), std::string::npos) << output.text;
+  EXPECT_EQ(output.text.find("error: rank 2"), std::string::npos) << output.text;
 }
 
 TEST(MpiComm, WithoutALauncherThereIsOneRank) { EXPECT_EQ(launched_ranks(), 1); }

@@ -1,8 +1,11 @@
 #include "nibble/recipes/config/shipped.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/config/recipe.h"
@@ -12,6 +15,8 @@
 
 namespace nibble {
 namespace {
+
+using testing::HasSubstr;
 
 TEST(ShippedRecipes, AllParseAndSayWhatTheyAreForInTheirFirstSentence) {
   EXPECT_GE(shipped_recipes().size(), 13u);
@@ -35,8 +40,23 @@ TEST(ShippedRecipes, ExplainEveryValueInAComment) {
   }
 }
 
-// A published model stands in the places of MODEL and nothing else differs; the comments keep their column.
-TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
+// What differs in values alone is one recipe, and rows of the table.
+TEST(ShippedRecipes, HaveOtherKeysThanEachOther) {
+  std::map<std::set<std::string>, std::string_view> by_keys;
+  for (const ShippedRecipe& recipe : shipped_recipes()) {
+    std::set<std::string> keys;
+    const nlohmann::json file = nlohmann::json::parse(recipe.text, nullptr, true, true);
+    for (const auto& [section, all] : file.items()) {
+      if (!all.is_object()) continue;
+      for (const auto& [key, value] : all.items()) keys.insert(section + "." + key);
+    }
+    const auto [known, is_new] = by_keys.emplace(keys, recipe.name);
+    EXPECT_TRUE(is_new) << recipe.name << " has the keys of " << known->second;
+  }
+}
+
+// Nothing differs but the values that the table has for the model; the comments keep their column.
+TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsValuesAndPlan) {
   EXPECT_GE(published_models().size(), 50u);
   for (const PublishedModel& model : published_models()) {
     EXPECT_FALSE(model.plans.empty()) << model.name;
@@ -49,21 +69,48 @@ TEST(ShippedRecipes, ForAPublishedModelAreTheTemplateWithItsPathAndPlan) {
       const Recipe recipe = parse_recipe(text, name);
       EXPECT_EQ(recipe.model.path, model.path);
       EXPECT_EQ(recipe.output.dir, "runs/" + name);
-      const Recipe plain = parse_recipe(shipped_recipe("published-" + kind), name,
-                                        {"model.path=" + model.path, "output.dir=" + recipe.output.dir});
-      EXPECT_EQ(to_json(recipe), to_json(plain));
+      std::vector<std::string> overrides;
+      for (const auto& [key, value] : model.recipe_values(kind)) overrides.push_back(key + "=" + value);
+      EXPECT_EQ(to_json(recipe), to_json(parse_recipe(shipped_recipe("published-" + kind), name, overrides)));
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
     }
+    for (const auto& [kind, values] : model.values) EXPECT_TRUE(model.plans.contains(kind)) << model.name << kind;
   }
   EXPECT_NE(
       shipped_recipe("tinyllama-1.1b-qlora").find("\n    \"path\": \"TinyLlama-1.1B-Chat-v1.0\",     // directory"),
       std::string::npos);
   for (const char* of_this_year :
-       {"gemma-3-4b-qlora", "gemma-4-e4b-lora", "gemma-4-26b-a4b-mixture", "qwen3.5-4b-qlora", "glm-4.7-flash-latent",
-        "nemotron-3-nano-30b-a3b-mixture", "lfm2-2.6b-lora", "granite-4.0-h-tiny-qlora", "phi-4-mini-qlora"}) {
+       {"gemma-3-4b-qlora", "gemma-4-e4b-lora", "gemma-4-26b-a4b-qlora", "qwen3.5-4b-qlora", "glm-4.7-flash-qlora",
+        "nemotron-3-nano-30b-a3b-qlora", "lfm2-2.6b-lora", "granite-4.0-h-tiny-qlora", "phi-4-mini-qlora"}) {
     EXPECT_TRUE(is_shipped_recipe(of_this_year)) << of_this_year;
   }
   EXPECT_THROW(shipped_recipe("pythia-1.4b-full"), UsageError);
   EXPECT_FALSE(is_shipped_recipe("MODEL-qlora"));
+}
+
+TEST(ShippedRecipes, OfOneFileDifferByTheValuesOfTheTable) {
+  for (const auto& [model, stages] : {std::pair("falcon-7b", 4), std::pair("falcon-40b", 8)}) {
+    const std::string name = std::string(model) + "-qlora-pipeline", text = shipped_recipe(name);
+    const Recipe recipe = parse_recipe(text, name);
+    EXPECT_EQ(recipe.parallel.pipeline, stages);
+    EXPECT_EQ(recipe.train.accumulate, 4 * stages);
+    EXPECT_THAT(text, HasSubstr(" in bf16 a rank.\n")) << text;
+    EXPECT_THAT(text,
+                HasSubstr("\n    \"pipeline\": " + std::to_string(stages) + ",                          // stages"));
+  }
+  const Recipe continual = parse_recipe(shipped_recipe("llama-3.2-1b-continual"), "continual");
+  EXPECT_EQ(continual.optimizer.lr, 1e-4);
+  EXPECT_EQ(continual.train.microbatch_size, 1);
+  const std::string mixture = shipped_recipe("qwen3-30b-a3b-qlora");
+  EXPECT_THAT(mixture, HasSubstr("\n    // all-linear is every matrix but the head; experts take no lora_dropout\n"
+                                 "    \"target_modules\": [\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\"]\n"));
+  EXPECT_THAT(shipped_recipe("glm-4.7-flash-qlora"), HasSubstr("\"kv_a_proj_with_mqa\", \"kv_b_proj\", \"o_proj\"]\n"));
+  for (const char* old : {"qwen3-30b-a3b-mixture", "gpt-oss-20b-mixture", "glm-4.7-flash-latent"}) {
+    const std::string model(old, std::string_view(old).rfind('-'));
+    const std::string said = test::error_of<UsageError>([&] { shipped_recipe(old); });
+    EXPECT_THAT(said, HasSubstr("did you mean " + model + "-qlora?"));
+  }
 }
 
 // The files under docs/ are what the program prints; make them with `nibble recipes schema` and `reference`.

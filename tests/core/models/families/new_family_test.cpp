@@ -57,5 +57,15 @@ TEST(NewFamily, TheRowIsThatOfTheDocument) {
   EXPECT_NE(text.find(row), std::string::npos) << row;
 }
 
+TEST(NewFamily, TablesOfDenseFamiliesHoldWhatTheirNamesSay) {
+  for (const Family& family : rms_norm_families()) {
+    EXPECT_TRUE(family.norm.kind == NormKind::rms && family.rope != RopeRule::none) << family.model_type;
+  }
+  for (const Family& family : layer_norm_families()) {
+    EXPECT_TRUE(family.norm.kind == NormKind::layer && family.rope != RopeRule::none) << family.model_type;
+  }
+  for (const Family& family : without_rope_families()) EXPECT_EQ(family.rope, RopeRule::none) << family.model_type;
+}
+
 }  // namespace
 }  // namespace nibble

@@ -1,4 +1,4 @@
-// Dense families since 2024.
+// Dense families with rope and RMS norms.
 
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
@@ -10,7 +10,6 @@ namespace nibble {
 namespace {
 
 constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
-constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
 
 TensorNames vaultgemma_names() {
   TensorNames names;
@@ -55,16 +54,6 @@ void finish_nanochat(const ConfigReader& file, DecoderConfig& config) {
   }
 }
 
-// Sections of the rope that turn by the axes of a picture turn alike in texts; a type of layer may have none.
-void finish_cohere_compass(const ConfigReader& file, DecoderConfig& config) {
-  config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 1));
-  const std::optional<ConfigReader> ropes = file.object("rope_parameters");
-  if (!ropes) file.fail("rope_parameters", "is missing");
-  for (LayerConfig& layer : config.layer) {
-    if (!ropes->has(layer.window > 0 ? "sliding_attention" : "full_attention")) layer.rotary = -1;
-  }
-}
-
 Family glm(std::string_view model_type, std::string_view architecture, bool norms_after) {
   return {.model_type = model_type,
           .architecture = architecture,
@@ -82,7 +71,7 @@ Family glm(std::string_view model_type, std::string_view architecture, bool norm
 
 }  // namespace
 
-std::vector<Family> later_families() {
+std::vector<Family> rms_norm_families() {
   return {
       {.model_type = "internlm3",
        .architecture = "InternLM3ForCausalLM|LlamaForCausalLM",
@@ -158,16 +147,6 @@ std::vector<Family> later_families() {
        .activation = "relu2",
        .gated_mlp = false,
        .max_positions = 4096},
-      {.model_type = "jais2",
-       .architecture = "Jais2ForCausalLM",
-       .keys = {.norm_eps = "layer_norm_eps"},
-       .norm = kLayerNorm,
-       .activation = "relu2",
-       .gated_mlp = false,
-       .qkv_bias = true,
-       .output_bias = true,
-       .mlp_bias = true,
-       .max_positions = 8192},
       {.model_type = "vaultgemma",
        .architecture = "VaultGemmaForCausalLM",
        .pad_id = 0,
@@ -239,14 +218,6 @@ std::vector<Family> later_families() {
        .qk_norm_weight = false,
        .rope_backwards = true,
        .finish = finish_nanochat},
-      {.model_type = "nemotron",
-       .architecture = "NemotronForCausalLM",
-       .keys = {.norm_eps = "norm_eps"},
-       .norm = {.kind = NormKind::layer, .eps = 1e-5f, .weight_offset = 1, .bias = true},
-       .activation = "relu2",
-       .gated_mlp = false,
-       .max_positions = 4096,
-       .rotary_share = 0.5},
       {.model_type = "apertus",
        .architecture = "ApertusForCausalLM",
        .pad_id = 3,
@@ -268,19 +239,6 @@ std::vector<Family> later_families() {
        .sublayer_norms = true,
        .kv_heads = 5,
        .rope_base = 500000},
-      {.model_type = "cohere_compass_text",
-       .architecture = "CohereCompassForCausalLM",
-       .pad_id = 0,
-       .names = cohere_names(),
-       .keys = {.norm_eps = "layer_norm_eps"},
-       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
-       .parallel_residual = true,
-       .tied_head = true,
-       .max_positions = 8192,
-       .local_rope_base = 10000,
-       .window_rule = WindowRule::listed,
-       .window = 4096,
-       .finish = finish_cohere_compass},
       {.model_type = "granite_swa",
        .architecture = "GraniteSWAForCausalLM",
        .norm = kRms5,

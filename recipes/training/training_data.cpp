@@ -1,4 +1,4 @@
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "nibble/recipes/finetuning.h"
+#include "nibble/recipes/training/finetuning.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -14,13 +14,13 @@
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/recipes/environment/free_memory.h"
-#include "nibble/recipes/loop.h"
 #include "nibble/recipes/models/export_model.h"
 #include "nibble/recipes/models/fingerprints.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/plan/memory_check.h"
 #include "nibble/recipes/preferences/reference_log_probs.h"
+#include "nibble/recipes/training/loop.h"
 
 namespace nibble {
 

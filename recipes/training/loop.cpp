@@ -1,4 +1,4 @@
-#include "nibble/recipes/loop.h"
+#include "nibble/recipes/training/loop.h"
 
 #include <algorithm>
 #include <chrono>
@@ -19,7 +19,7 @@
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/reinforcement/rollouts.h"
 #include "nibble/recipes/reinforcement/value_model.h"
-#include "nibble/recipes/run_banner.h"
+#include "nibble/recipes/training/run_banner.h"
 
 namespace nibble {
 

@@ -10,7 +10,7 @@
 namespace nibble::test {
 
 struct CommandOutput {
-  int code = -1;
+  int code = -1;  ///< exit code, or as a shell says it: 128 and the signal that ended it
   std::string text;
 };
 
@@ -19,9 +19,11 @@ inline CommandOutput output_of(const std::string& command) {
   CommandOutput output;
   std::FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> piece{};
-  while (pipe && std::fgets(piece.data(), piece.size(), pipe)) output.text += piece.data();
+  while (const size_t got = pipe ? std::fread(piece.data(), 1, piece.size(), pipe) : 0) {
+    output.text.append(piece.data(), got);
+  }
   const int status = pipe ? pclose(pipe) : -1;
-  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (status != -1) output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return output;
 }
 

@@ -1,4 +1,4 @@
-// Families of the years before Llama that are rarely met.
+// Dense families without rope: positions are learned, or fixed ones, or biases of the scores (ALiBi).
 
 #include <algorithm>
 
@@ -55,16 +55,6 @@ TensorNames openai_gpt_names() {
   return names;
 }
 
-TensorNames persimmon_names() {
-  TensorNames names = stablelm_names();
-  names.final_norm = "model.final_layernorm";
-  names.block.attention.qkv = "self_attn.query_key_value";
-  names.block.attention.output = "self_attn.dense";
-  names.block.mlp.up = "mlp.dense_h_to_4h";
-  names.block.mlp.down = "mlp.dense_4h_to_h";
-  return names;
-}
-
 TensorNames ctrl_names() {
   TensorNames names;
   names.embedding = "transformer.w";
@@ -91,14 +81,6 @@ TensorNames xglm_names() {
   return names;
 }
 
-TensorNames gpt_neox_japanese_names() {
-  TensorNames names = gpt_neox_names();
-  names.embedding = "gpt_neox_japanese.embed_in";
-  names.layers = "gpt_neox_japanese.layers.";
-  names.final_norm = "gpt_neox_japanese.final_layer_norm";
-  return names;
-}
-
 void finish_ctrl(const ConfigReader&, DecoderConfig& config) {
   config.fixed_positions = FixedPositions::ctrl;
   config.head_bias = true;
@@ -109,23 +91,6 @@ void finish_xglm(const ConfigReader& file, DecoderConfig& config) {
   if (config.width < 4) file.fail("d_model", "is too small for its positions");
   if (!file.boolean("scale_embedding", true)) config.embedding_scale = 1;
   if (file.boolean("add_cross_attention", false)) file.fail("add_cross_attention", "is true");
-}
-
-// Of all biases of Linears there is one: of the last layer's attention, under a name of its own.
-void finish_gpt_neox_japanese(const ConfigReader& file, DecoderConfig& config) {
-  config.qkv_groups = config.heads;
-  const double times = file.number("intermediate_multiple_size", 1e-3, 1e3, 4);
-  config.mlp_width = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(config.width) * times));
-  config.layer.back().mixer_attends = true;
-  config.layer.back().mixer = [](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
-    AttentionConfig own = all.attention(l);
-    own.output_bias = true;
-    const Makers renamed = {.linear = makers.linear, .parameter = [&](const std::string& name, const Shape& shape) {
-                              const bool bias = name == prefix + "attention.dense.bias";
-                              return makers.parameter(bias ? prefix + "attention.dense_bias" : name, shape);
-                            }};
-    return std::make_unique<Attention>(prefix, all.names.block.attention, own, renamed);
-  };
 }
 
 void finish_gpt_neo(const ConfigReader& file, DecoderConfig& config) {
@@ -162,11 +127,6 @@ void finish_openai_gpt(const ConfigReader& file, DecoderConfig& config) {
   config.transposed_linears = true;
 }
 
-void finish_persimmon(const ConfigReader& file, DecoderConfig& config) {
-  config.qkv_groups = config.heads;
-  if (!file.boolean("qk_layernorm", true)) config.qk_norm.reset();
-}
-
 }  // namespace
 
 ConfigKeys gpt2_keys(std::string_view mlp_width, std::string_view activation) {
@@ -181,7 +141,7 @@ ConfigKeys gpt2_keys(std::string_view mlp_width, std::string_view activation) {
           .activation = activation};
 }
 
-std::vector<Family> earlier_families() {
+std::vector<Family> without_rope_families() {
   return {
       {.model_type = "gpt_neo",
        .architecture = "GPTNeoForCausalLM",
@@ -259,25 +219,6 @@ std::vector<Family> earlier_families() {
        .max_positions = 512,
        .rope = RopeRule::none,
        .finish = finish_openai_gpt},
-      {.model_type = "gpt_neox_japanese",
-       .architecture = "GPTNeoXJapaneseForCausalLM",
-       .padded_table = false,
-       .names = gpt_neox_japanese_names(),
-       .keys = {.mlp_width = "",
-                .head_size = "",
-                .kv_heads = "",
-                .norm_eps = "layer_norm_eps",
-                .rotary_share = "rotary_pct",
-                .rope_base = "rotary_emb_base",
-                .qkv_bias = "",
-                .output_bias = "",
-                .mlp_bias = ""},
-       .norm = kLayerNorm,
-       .activation = "gelu",
-       .gated_mlp = false,
-       .tied_head = true,
-       .mlp_share = 4,
-       .finish = finish_gpt_neox_japanese},
       {.model_type = "ctrl",
        .architecture = "CTRLLMHeadModel",
        .padded_table = false,
@@ -313,19 +254,6 @@ std::vector<Family> earlier_families() {
        .position_offset = 2,
        .rope = RopeRule::none,
        .finish = finish_xglm},
-      {.model_type = "persimmon",
-       .architecture = "PersimmonForCausalLM",
-       .names = persimmon_names(),
-       .keys = {.head_size = "", .kv_heads = "", .norm_eps = "layer_norm_eps"},
-       .norm = kLayerNorm,
-       .activation = "relu2",
-       .gated_mlp = false,
-       .qk_norm = HeadNormKind::head,
-       .biases = true,
-       .max_positions = 16384,
-       .rope_base = 25000,
-       .rotary_share = 0.5,
-       .finish = finish_persimmon},
   };
 }
 

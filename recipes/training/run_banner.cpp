@@ -1,4 +1,4 @@
-#include "nibble/recipes/run_banner.h"
+#include "nibble/recipes/training/run_banner.h"
 
 #include <algorithm>
 #include <cmath>

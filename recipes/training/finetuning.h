@@ -12,7 +12,7 @@
 #include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/recipes/reinforcement/rollouts.h"
 #include "nibble/recipes/reinforcement/value_model.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

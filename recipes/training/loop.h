@@ -11,7 +11,7 @@
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/parallel_model.h"
 #include "nibble/recipes/config/recipe.h"
-#include "nibble/recipes/training_data.h"
+#include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
 

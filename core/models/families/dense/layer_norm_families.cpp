@@ -1,0 +1,135 @@
+// Dense families with rope and LayerNorm.
+
+#include <algorithm>
+
+#include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/families.h"
+#include "nibble/core/models/families/family_names.h"
+
+namespace nibble {
+
+namespace {
+
+constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+
+TensorNames gpt_neox_japanese_names() {
+  TensorNames names = gpt_neox_names();
+  names.embedding = "gpt_neox_japanese.embed_in";
+  names.layers = "gpt_neox_japanese.layers.";
+  names.final_norm = "gpt_neox_japanese.final_layer_norm";
+  return names;
+}
+
+TensorNames persimmon_names() {
+  TensorNames names = stablelm_names();
+  names.final_norm = "model.final_layernorm";
+  names.block.attention.qkv = "self_attn.query_key_value";
+  names.block.attention.output = "self_attn.dense";
+  names.block.mlp.up = "mlp.dense_h_to_4h";
+  names.block.mlp.down = "mlp.dense_4h_to_h";
+  return names;
+}
+
+// Of all biases of Linears there is one: of the last layer's attention, under a name of its own.
+void finish_gpt_neox_japanese(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_groups = config.heads;
+  const double times = file.number("intermediate_multiple_size", 1e-3, 1e3, 4);
+  config.mlp_width = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(config.width) * times));
+  config.layer.back().mixer_attends = true;
+  config.layer.back().mixer = [](const DecoderConfig& all, int64_t l, const std::string& prefix, const Makers& makers) {
+    AttentionConfig own = all.attention(l);
+    own.output_bias = true;
+    const Makers renamed = {.linear = makers.linear, .parameter = [&](const std::string& name, const Shape& shape) {
+                              const bool bias = name == prefix + "attention.dense.bias";
+                              return makers.parameter(bias ? prefix + "attention.dense_bias" : name, shape);
+                            }};
+    return std::make_unique<Attention>(prefix, all.names.block.attention, own, renamed);
+  };
+}
+
+void finish_persimmon(const ConfigReader& file, DecoderConfig& config) {
+  config.qkv_groups = config.heads;
+  if (!file.boolean("qk_layernorm", true)) config.qk_norm.reset();
+}
+
+// Sections of the rope that turn by the axes of a picture turn alike in texts; a type of layer may have none.
+void finish_cohere_compass(const ConfigReader& file, DecoderConfig& config) {
+  config.logit_scale = static_cast<float>(file.number("logit_scale", 1e-9, 1e9, 1));
+  const std::optional<ConfigReader> ropes = file.object("rope_parameters");
+  if (!ropes) file.fail("rope_parameters", "is missing");
+  for (LayerConfig& layer : config.layer) {
+    if (!ropes->has(layer.window > 0 ? "sliding_attention" : "full_attention")) layer.rotary = -1;
+  }
+}
+
+}  // namespace
+
+std::vector<Family> layer_norm_families() {
+  return {
+      {.model_type = "gpt_neox_japanese",
+       .architecture = "GPTNeoXJapaneseForCausalLM",
+       .padded_table = false,
+       .names = gpt_neox_japanese_names(),
+       .keys = {.mlp_width = "",
+                .head_size = "",
+                .kv_heads = "",
+                .norm_eps = "layer_norm_eps",
+                .rotary_share = "rotary_pct",
+                .rope_base = "rotary_emb_base",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = ""},
+       .norm = kLayerNorm,
+       .activation = "gelu",
+       .gated_mlp = false,
+       .tied_head = true,
+       .mlp_share = 4,
+       .finish = finish_gpt_neox_japanese},
+      {.model_type = "persimmon",
+       .architecture = "PersimmonForCausalLM",
+       .names = persimmon_names(),
+       .keys = {.head_size = "", .kv_heads = "", .norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .activation = "relu2",
+       .gated_mlp = false,
+       .qk_norm = HeadNormKind::head,
+       .biases = true,
+       .max_positions = 16384,
+       .rope_base = 25000,
+       .rotary_share = 0.5,
+       .finish = finish_persimmon},
+      {.model_type = "jais2",
+       .architecture = "Jais2ForCausalLM",
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = kLayerNorm,
+       .activation = "relu2",
+       .gated_mlp = false,
+       .qkv_bias = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .max_positions = 8192},
+      {.model_type = "nemotron",
+       .architecture = "NemotronForCausalLM",
+       .keys = {.norm_eps = "norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f, .weight_offset = 1, .bias = true},
+       .activation = "relu2",
+       .gated_mlp = false,
+       .max_positions = 4096,
+       .rotary_share = 0.5},
+      {.model_type = "cohere_compass_text",
+       .architecture = "CohereCompassForCausalLM",
+       .pad_id = 0,
+       .names = cohere_names(),
+       .keys = {.norm_eps = "layer_norm_eps"},
+       .norm = {.kind = NormKind::layer, .eps = 1e-5f},
+       .parallel_residual = true,
+       .tied_head = true,
+       .max_positions = 8192,
+       .local_rope_base = 10000,
+       .window_rule = WindowRule::listed,
+       .window = 4096,
+       .finish = finish_cohere_compass},
+  };
+}
+
+}  // namespace nibble
