@@ -24,6 +24,7 @@ ROWS = [
     "shape=smollm2-135m mode=full tokens=2048 steps=2",
     "shape=qwen2.5-0.5b mode=full tokens=2048 steps=1",
     "shape=olmoe-7b:2 mode=lora tokens=2048 steps=1",  # 2 of its 16 layers
+    "shape=olmoe-7b mode=lora tokens=2048 checkpointing=1 steps=1",
 ]
 LABELS = {"int8=1": "int8", "prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
