@@ -39,13 +39,17 @@ ordered_json tensor_rows(const Source& source) {
 ordered_json inspect_model(const fs::path& path) {
   const CheckpointDir checkpoint(path);
   const nlohmann::json config = parse_json(checkpoint.config_text(), (path / "config.json").string(), kModelConfigJson);
+  const nlohmann::json text = config.value("text_config", nlohmann::json::object());  // beside a tower
+  const auto said = [&](const char* key) -> ordered_json {
+    if (config.contains(key)) return config[key];
+    return text.is_object() ? text.value(key, nlohmann::json()) : nlohmann::json();
+  };
   ordered_json output = {{"kind", "model"}, {"model_type", config.value("model_type", "")}};
   for (const char* key :
        {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"}) {
-    if (config.contains(key)) output[key] = config[key];
+    if (const ordered_json value = said(key); !value.is_null()) output[key] = value;
   }
-  output["quantization"] =
-      config.contains("quantization_config") ? ordered_json(config["quantization_config"]) : ordered_json();
+  output["quantization"] = said("quantization_config");
   output["bytes"] = checkpoint.total_bytes();
   output["tensors"] = tensor_rows(checkpoint);
   return output;

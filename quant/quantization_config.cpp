@@ -60,7 +60,7 @@ const nlohmann::json* stored_config(const nlohmann::json& config) {
   return text == config.end() ? nullptr : stored_config(*text);
 }
 
-// Blocks of another size have never been published.
+// Blocks of other sizes are those of models that nibble does not open (MXFP8 of Inkling 2).
 void check_fp8_blocks(const nlohmann::json& stored, const std::string& place) {
   const nlohmann::json blocks = stored.value("weight_block_size", nlohmann::json());
   if (blocks.is_null() || blocks == nlohmann::json{kFp8Block, kFp8Block}) return;

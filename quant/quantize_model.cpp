@@ -102,7 +102,12 @@ class ModelQuantizer {
     }
     const DecoderConfig config = read_decoder_config(model);
     if (has_vision_tower(config) && !options_.skip_modules) {  // only the language model's are known here
-      options_.skip_modules = {config.names.head, "model.vision_tower", "model.multi_modal_projector"};
+      options_.skip_modules = {config.names.head};
+      for (const std::string& tower : config.towers) {
+        const auto is_inside = [&](const std::string& name) { return name.starts_with(tower); };
+        if (!std::ranges::any_of(checkpoint_.names(), is_inside)) continue;
+        options_.skip_modules->push_back(tower.substr(0, tower.size() - 1));
+      }
     }
     const SkipRule skip(options_.skip_modules, {config.names.head});
     for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {

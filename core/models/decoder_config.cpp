@@ -214,7 +214,7 @@ void read_padding(const ConfigReader& file, const Family& family, DecoderConfig&
 
 DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   DecoderConfig config;
-  config.model_type = family.model_type;
+  config.model_type = config.family = family.model_type;
   config.architecture = family.architecture.substr(0, family.architecture.find('|'));
   config.names = family.names;
   read_sizes(file, family, config);

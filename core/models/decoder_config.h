@@ -95,6 +95,7 @@ enum class FixedPositions : uint8_t {
 
 struct DecoderConfig {
   std::string model_type;    ///< "llama", "mistral", "qwen2", ...
+  std::string family;        ///< the same, but of a checkpoint with towers that of its text: see family_of
   std::string architecture;  ///< "LlamaForCausalLM"
 
   int64_t vocab_size = 0;       ///< V

@@ -15,7 +15,6 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/files/scratch_directory.h"
 #include "nibble/core/io/json/json_file.h"
-#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/gguf/gguf_mixers.h"
 #include "nibble/core/models/families/gguf/gguf_names.h"
 #include "nibble/core/ops/elementwise.h"
@@ -319,7 +318,7 @@ void refuse_adapter(const PeftAdapter& adapter, const std::string& what) {
 GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   const DecoderConfig config = with_gguf_form(read_decoder_config(request.model), request.model);
   const PeftAdapter adapter = in_file_names(read_peft_directory(request.adapter), config);
-  if (find_family(config.model_type, "", request.model).gguf.no_adapters)
+  if (gguf_form(config).no_adapters)
     refuse_adapter(adapter, "products under it that llama.cpp computes without adapters");
   if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");

@@ -124,7 +124,7 @@ AdapterOptions trial_adapter(const Recipe& recipe, const PlanJob& job, const Dec
   options.target_modules = {.names = {}, .pattern = "all-linear"};
   options.target_parameters.clear();
   options.exclude_modules = {};
-  const Family* family = family_of(config.model_type);
+  const Family* family = family_of(config.family);
   if (family && !family->peft_refuses.empty()) options.exclude_modules.names.emplace_back(family->peft_refuses);
   return options;
 }

@@ -43,7 +43,7 @@ std::filesystem::path kept_reference(const Recipe& recipe, const std::map<std::s
 
 // Chance in Transformers' training of experts that there is none of here; empty: there is none there either.
 std::string router_noise_warning(const ModelRecipe& base, const DecoderConfig& config) {
-  const Family* family = family_of(config.model_type);
+  const Family* family = family_of(config.family);
   if (!family) return "";
   const std::string file = base.init.empty() ? base.path + "/config.json" : base.init;
   const std::string begin = "warning: " + file + ": in training Transformers ", end = ", nibble does not";

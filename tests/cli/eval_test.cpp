@@ -119,6 +119,16 @@ TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {
             "error: --out is required, and --foo was not expected; see nibble logprobs --help\n");
 }
 
+TEST_F(Eval, InspectTellsOfATextBesideATowerWhatItsKeysSay) {
+  create_directory(root_ / "tower");
+  copy_file(root_ / "run/model/model.safetensors", root_ / "tower/model.safetensors");
+  test::write_bytes(root_ / "tower/config.json", R"({"model_type": "kimi_k25", "text_config": {"vocab_size": 163840,
+      "quantization_config": {"quant_method": "compressed-tensors"}}})");
+  EXPECT_THAT(run("inspect tower").text,
+              AllOf(::testing::ContainsRegex("\nvocab_size +163,840\n"),
+                    ::testing::ContainsRegex("\nquantization.quant_method +compressed-tensors\n")));
+}
+
 TEST_F(Eval, NumbersAreWrittenForPeople) {
   std::string words;
   for (int i = 0; i < 1200; ++i) words += "9 0 ";

@@ -9,6 +9,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/quant/golden.h"
@@ -123,6 +124,27 @@ TEST_F(QuantizeModel, SkippedModulesStayAsTheyAreAndAreWrittenDown) {
   EXPECT_TRUE(is_quantized(out, "model.layers.0.mlp.up_proj.weight"));
   EXPECT_EQ(read_json_file(directory / "out/config.json")["quantization_config"]["llm_int8_skip_modules"],
             nlohmann::json({"lm_head", "model.layers.1", "down_proj"}));
+}
+
+// Transformers would put its Linears in 4 bits.
+TEST_F(QuantizeModel, TheTowersOfAModelStayAsTheyAreAndAreWrittenDown) {
+  const nlohmann::json text = {
+      {"model_type", "qwen3_5_text"}, {"hidden_size", 64},        {"intermediate_size", 64}, {"num_hidden_layers", 1},
+      {"num_attention_heads", 2},     {"num_key_value_heads", 2}, {"head_dim", 32},          {"vocab_size", 64},
+      {"full_attention_interval", 1}};
+  const nlohmann::json config = {{"model_type", "qwen3_5"}, {"tie_word_embeddings", false}, {"text_config", text}};
+  Decoder decoder = random_decoder(parse_decoder_config(config.dump(), "test"), 1, rank.context());
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const NamedTensor& tensor : state_dict(decoder)) tensors.emplace_back(tensor.name, tensor.value);
+  for (const char* name : {"model.visual.blocks.0.mlp.linear_fc1.weight", "mtp.fc.weight"}) {
+    tensors.emplace_back(name, Tensor::zeros(rank.context().pool, {64, 64}, DType::f32));
+  }
+  fs::create_directory(directory / "in");
+  write_safetensors(directory / "in/model.safetensors", tensors);
+  test::write_bytes(directory / "in/config.json", config.dump());
+  quantize_model(directory / "in", directory / "out", options, rank.context());
+  EXPECT_EQ(read_json_file(directory / "out/config.json")["quantization_config"]["llm_int8_skip_modules"],
+            nlohmann::json({"lm_head", "model.visual", "mtp"}));
 }
 
 TEST_F(QuantizeModel, ProgressEndsAtTheTotal) {

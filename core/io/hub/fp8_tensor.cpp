@@ -65,7 +65,7 @@ Grid read_grid(const CheckpointDir& checkpoint, const std::string& name, const T
   }
   grid.scales = stored.dtype() == DType::f32 ? widened<float>(stored) : widened<bf16>(stored);
   if (!std::ranges::all_of(grid.scales, [](float scale) { return std::isfinite(scale); })) {
-    refuse(scales_name, "holds a value that is no number");
+    refuse(scales_name, "holds a value that is not finite");
   }
   return grid;
 }

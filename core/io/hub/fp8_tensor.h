@@ -14,12 +14,12 @@ inline constexpr int64_t kFp8Block = 128;
 /// Whether tensor `name` is stored so.
 bool is_fp8(const CheckpointDir& checkpoint, const std::string& name);
 
-/// Of "NAME_scale_inv" the name of the weight, and so of the static scale of its inputs, which nibble does not round
-/// ("activation_scale"); "" for other tensors, and where that weight is not in 8-bit floats.
+/// The name of the weight whose scales ("NAME_scale_inv") or whose inputs' static scale ("activation_scale", which is
+/// passed over: nibble does not round inputs) the tensor is; "" for other tensors, and where that weight is not so.
 std::string fp8_weight_of(const CheckpointDir& checkpoint, const std::string& tensor);
 
 /// Elements [begin, end) of the first dimension as bf16. InputError naming file and tensor when the scales are missing,
-/// of another shape or dtype, or hold a value that is no number.
+/// of another shape or dtype, or not finite.
 Tensor read_fp8(const CheckpointDir& checkpoint, const std::string& name, int64_t begin, int64_t end, MemoryPool& pool);
 
 /// A tensor as it is computed with: one in 8-bit floats as bf16 in `pool`, others as CheckpointDir::at gives them.

@@ -105,6 +105,11 @@ bool ConfigReader::boolean(std::string_view key, bool absent) const {
   return value->get<bool>();
 }
 
+bool ConfigReader::boolean_or_number(std::string_view key, bool absent) const {
+  const json* value = find(key);
+  return value && value->is_number() ? value->get<double>() != 0 : boolean(key, absent);
+}
+
 std::string ConfigReader::text(std::string_view key, std::string_view absent) const {
   const json* value = find(key);
   if (!value) return std::string(absent);

@@ -24,6 +24,8 @@ class ConfigReader {
   int64_t integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> absent = {}) const;
   double number(std::string_view key, double low, double high, std::optional<double> absent = {}) const;
   bool boolean(std::string_view key, bool absent) const;
+  /// The same, or a number, of which 0 is false.
+  bool boolean_or_number(std::string_view key, bool absent) const;
   std::string text(std::string_view key, std::string_view absent) const;
   bool is_text(std::string_view key) const;
   bool is_list(std::string_view key) const;

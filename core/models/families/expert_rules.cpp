@@ -194,7 +194,7 @@ void finish_llama4(const ConfigReader& file, DecoderConfig& config) {
   if (!file.boolean("use_qk_norm", true)) config.qk_norm.reset();
   const int64_t chunk =
       file.is_null("attention_chunk_size") ? 0 : file.integer("attention_chunk_size", 1, int64_t{1} << 30, 8192);
-  if (file.boolean("attn_temperature_tuning", true)) {
+  if (file.boolean_or_number("attn_temperature_tuning", true)) {  // 4 as first published
     config.query_scaling = {.beta = file.number("attn_scale", 0, 1e6, 0.1),
                             .length = file.integer("floor_scale", 1, int64_t{1} << 30, 8192),
                             .offset = 1};

@@ -41,7 +41,7 @@ std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::st
                         int64_t outputs) -> std::optional<ExpertPart> {
     const std::optional<int64_t> e = number(expert, experts.experts);
     if (!e) return std::nullopt;
-    return ExpertPart{layer + tensor, *e, experts.experts, first, outputs, config.model_type == "llama4_text"};
+    return ExpertPart{layer + tensor, *e, experts.experts, first, outputs, config.family == "llama4_text"};
   };
   std::string_view rest = *below;
   if (take_prefix(rest, names.fused_gate_up)) return part(names.peft_gate_up, rest, 0, gates + experts.hidden);

@@ -458,8 +458,8 @@ bool is_one_of(std::string_view architecture, std::string_view known) {
 
 std::span<const Family> families() { return rows(); }
 
-const Family* family_of(std::string_view model_type) {
-  const auto found = std::ranges::find(rows(), model_type, &Family::model_type);
+const Family* family_of(std::string_view family) {
+  const auto found = std::ranges::find(rows(), family, &Family::model_type);
   return found == rows().end() ? nullptr : &*found;
 }
 

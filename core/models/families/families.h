@@ -139,8 +139,8 @@ std::vector<Family> sigmoid_families();
 /// the file. Either argument may be empty.
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place);
 
-/// The row of a DecoderConfig::model_type; null where there is none, as for a Composite.
-const Family* family_of(std::string_view model_type);
+/// The row of a DecoderConfig::family; null where it is in no table.
+const Family* family_of(std::string_view family);
 
 /// A config.json read by a row that need not be in the tables.
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);

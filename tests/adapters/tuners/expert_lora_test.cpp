@@ -118,19 +118,22 @@ TEST(ExpertLora, GradientsAreFiniteDifferences) {
 }
 
 // PEFT takes [experts, in, out] of Llama 4 for [experts, out, in].
-TEST(ExpertLora, OfLlama4HasInputsAndOutputsSwapped) {
+class Llama4ExpertLora : public testing::TestWithParam<std::string> {};
+
+TEST_P(Llama4ExpertLora, HasInputsAndOutputsSwapped) {
   Rank rank;
-  const DecoderConfig config = parse_decoder_config(R"({"model_type": "llama4_text", "hidden_size": 16,
+  const std::string text = R"({"model_type": "llama4_text", "hidden_size": 16,
       "intermediate_size": 6, "intermediate_size_mlp": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
       "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 40, "num_local_experts": 4, "num_experts_per_tok": 1,
-      "initializer_range": 0.3, "tie_word_embeddings": false, "max_position_embeddings": 64})",
-                                                    "test");
+      "initializer_range": 0.3, "tie_word_embeddings": false, "max_position_embeddings": 64})";
+  const std::string beside_a_tower = R"({"model_type": "llama4", "text_config": )" + text + "}";
+  const DecoderConfig config = parse_decoder_config(GetParam() == "llama4" ? beside_a_tower : text, "test");
   Decoder decoder = random_decoder(config, 1, rank.context());
   AdapterOptions options = on_experts();
   options.target_parameters = {"feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"};
   attach_adapter(decoder, options, rank.context());
   const auto tensors = tensors_of(decoder);
-  const std::string experts = "base_model.model.model.layers.0.feed_forward.experts.";
+  const std::string experts = "base_model.model." + config.names.layers + "0.feed_forward.experts.";
   EXPECT_EQ(tensors.at(experts + "base_layer.lora_A.weight").shape(), (Shape{4 * 3, 12}));
   EXPECT_EQ(tensors.at(experts + "base_layer.lora_B.weight").shape(), (Shape{16, 3 * 4}));
   EXPECT_EQ(tensors.at(experts + "lora_A.weight").shape(), (Shape{4 * 3, 16}));
@@ -138,6 +141,9 @@ TEST(ExpertLora, OfLlama4HasInputsAndOutputsSwapped) {
   const Sample sample{.ids = {1, 5, 9, 20, 33, 2, 7}, .labels = {1, 5, 9, 20, 33, 2, 7}};
   expect_gradients(decoder, make_batch({&sample, 1}, rank.context().pool), rank);
 }
+
+INSTANTIATE_TEST_SUITE_P(Alone, Llama4ExpertLora, testing::Values("llama4_text", "llama4"),
+                         [](const auto& which) { return which.param; });
 
 TEST(ExpertLora, IsReadAsItWasWritten) {
   Rank rank;

@@ -163,6 +163,45 @@ TEST_F(ExportGguf, Llama4HasItsKeysAndItsExpertsTheOtherWayRound) {
   EXPECT_FALSE(has("blk.0.attn_q_norm.weight") || has("blk.0.ffn_gate_inp.weight") || has("blk.1.ffn_gate.weight"));
 }
 
+// As Gemma 3 and 4, Qwen3.5 and Llama 4 are published: the tower stays behind.
+TEST_F(ExportGguf, ACheckpointWithATowerIsExportedAsTheModelOfItsText) {
+  const std::string sizes = R"(", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 6, "head_dim": 8,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40, "linear_num_key_heads": 1,
+      "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8})";
+  const std::string text_type = R"({"model_type": ")";
+  const std::string gemma4 = R"({"model_type": "gemma4_text", "hidden_size": 16, "intermediate_size": 24,
+      "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40, "head_dim": 8,
+      "global_head_dim": 16, "sliding_window": 8, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 40,
+      "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+      "num_kv_shared_layers": 2, "final_logit_softcapping": 6.0})";
+  const std::map<std::string, std::string> texts = {{"gemma3", text_type + "gemma3_text" + sizes},
+                                                    {"qwen3_5", text_type + "qwen3_5_text" + sizes},
+                                                    {"gemma4", gemma4},
+                                                    {"llama4", kLlama4}};
+  for (const auto& [type, text] : texts) {
+    const std::string tied = R"("tie_word_embeddings": )" + std::string(type.starts_with("gemma") ? "true" : "false");
+    const std::string config = text.substr(0, text.size() - 1) + ", " + tied + "}";
+    test::write_bytes(directory_ / "config.json", config);
+    const fs::path alone = directory_ / type / "alone/model", beside = directory_ / type / "beside/model";
+    fs::create_directories(alone.parent_path());
+    init_model({.config = directory_ / "config.json", .out = alone, .seed = 3, .dtype = "f32"});
+    const CheckpointDir checkpoint(alone);
+    std::vector<std::pair<std::string, Tensor>> tensors = {
+        {"model.visual.norm.weight", Tensor::zeros(rank_.context().pool, {4}, DType::f32)}};
+    for (const std::string& name : checkpoint.names()) {
+      const bool inside = name.starts_with("model.");
+      tensors.emplace_back(inside ? "model.language_model." + name.substr(6) : name, checkpoint.at(name));
+    }
+    fs::create_directories(beside);
+    write_safetensors(beside / "model.safetensors", tensors);
+    test::write_bytes(beside / "config.json",
+                      R"({"model_type": ")" + type + "\", " + tied + R"(, "text_config": )" + config + "}");
+    EXPECT_TRUE(test::read_bytes(exported(beside, "", false, false)) ==
+                test::read_bytes(exported(alone, "", false, false)))
+        << type;
+  }
+}
+
 TEST_F(ExportGguf, ARefusalNamesTheKeysOfConfigJsonThatAreThere) {
   const auto refusal = [&](const std::string& config) {
     const fs::path model = directory_ / ("model-" + std::to_string(count_++));

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kChunk = 8192, kFloorScale = 8192, kExpertsWithoutNorms = 128;
 constexpr double kAttentionScale = 0.1;
 
-bool is_llama4(const DecoderConfig& config) { return config.model_type == "llama4_text"; }
+bool is_llama4(const DecoderConfig& config) { return config.family == "llama4_text"; }
 
 /// Every so many-th layer has experts; 0: that is not the rule.
 int64_t expert_step(const DecoderConfig& config) {

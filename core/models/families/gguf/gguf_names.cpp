@@ -18,7 +18,7 @@ const Family& find(const DecoderConfig& config) {
   std::string known;
   for (const Family& family : families()) {
     if (family.gguf.architecture.empty()) continue;
-    if (family.model_type == config.model_type) return family;
+    if (family.model_type == config.family) return family;
     known += (known.empty() ? "" : ", ") + std::string(family.model_type);
   }
   throw UsageError("nibble does not know the form of " + config.model_type + " in llama.cpp",

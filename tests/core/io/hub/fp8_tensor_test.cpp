@@ -87,7 +87,7 @@ TEST(Fp8Tensor, ScalesThatDoNotFitAreRefused) {
               HasSubstr("a.weight_scale_inv: is f32 [3, 1] for a weight [130, 4] in blocks of 128 x 128"));
   EXPECT_THAT(refusal({130, 4}, scales, Tensor::zeros(pool, {2, 1}, DType::u8)), HasSubstr("is u8 [2, 1]"));
   EXPECT_THAT(refusal({130, 4}, scales, numbers({2, 1}, std::numeric_limits<float>::infinity())),
-              HasSubstr("holds a value that is no number"));
+              HasSubstr("holds a value that is not finite"));
   EXPECT_THAT(refusal({130}, scales, numbers({1}, 1)), HasSubstr("no matrix"));
 }
 

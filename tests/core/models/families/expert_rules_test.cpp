@@ -60,6 +60,15 @@ TEST(ExpertRules, ChunksOfLlama4FollowLayerTypesOrElseRope) {
               HasSubstr("layer_types has 1 entries for 4 layers"));
 }
 
+// The first published files say 4 for true.
+TEST(ExpertRules, QueriesOfLlama4GrowWhereTheFileSaysSoInEitherWay) {
+  const std::string experts = R"(, "num_local_experts": 4, "num_experts_per_tok": 1, "attn_temperature_tuning": )";
+  for (const auto& [said, beta] : {std::pair{"true", 0.1}, {"4", 0.1}, {"false", 0.0}, {"0", 0.0}}) {
+    EXPECT_EQ(parse_decoder_config(config("llama4_text", experts + said), "c").query_scaling.beta, beta) << said;
+  }
+  EXPECT_THAT(refusal("llama4_text", experts + R"("yes")"), HasSubstr("attn_temperature_tuning is \"yes\""));
+}
+
 TEST(ExpertRules, BothSpellingsOfTheNumberOfExperts) {
   for (const char* key : {"num_experts", "num_local_experts"}) {
     const DecoderConfig read = parse_decoder_config(
