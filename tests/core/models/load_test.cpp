@@ -105,7 +105,10 @@ TEST(LoadBesideAVisionTower, TheLanguageModelIsFoundUnderTheNamesOfPublishedFile
     ASSERT_TRUE(tensor.name.starts_with(inner)) << tensor.name;
     tensors.emplace_back("language_model.model." + tensor.name.substr(inner.size()), tensor.value);
   }
-  tensors.emplace_back("vision_tower.head.probe", Tensor::zeros(rank.context().pool, {1, 4}, DType::f32));
+  const std::vector<std::string> tower = {"vision_tower.head.probe", "vision_tower.encoder.layers.0.norm.weight"};
+  for (const std::string& name : tower) {
+    tensors.emplace_back(name, Tensor::zeros(rank.context().pool, {1, 4}, DType::f32));
+  }
   const TemporaryDirectory directory;
   write_bytes(directory / "config.json", text);
   write_safetensors(directory / "model.safetensors", tensors);
@@ -113,6 +116,8 @@ TEST(LoadBesideAVisionTower, TheLanguageModelIsFoundUnderTheNamesOfPublishedFile
   const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
   const Batch batch = make_batch({&sample, 1}, rank.context().pool);
   EXPECT_EQ(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step()));
+  const CheckpointDir checkpoint(directory.path());
+  for (const std::string& name : tower) EXPECT_TRUE(checkpoint.contains("model." + name)) << name;
   EXPECT_THAT(error_of<InputError>([] { parse_decoder_config(R"({"model_type": "gemma3"})", "test"); }),
               HasSubstr("text_config"));
 }

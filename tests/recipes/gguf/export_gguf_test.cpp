@@ -167,7 +167,7 @@ TEST_F(ExportGguf, Llama4HasItsKeysAndItsExpertsTheOtherWayRound) {
 TEST_F(ExportGguf, ACheckpointWithATowerIsExportedAsTheModelOfItsText) {
   const std::string sizes = R"(", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 6, "head_dim": 8,
       "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40, "linear_num_key_heads": 1,
-      "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8})";
+      "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "query_pre_attn_scalar": 8})";
   const std::string text_type = R"({"model_type": ")";
   const std::string gemma4 = R"({"model_type": "gemma4_text", "hidden_size": 16, "intermediate_size": 24,
       "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 40, "head_dim": 8,

@@ -62,7 +62,8 @@ TEST(ExpertRules, ChunksOfLlama4FollowLayerTypesOrElseRope) {
 
 // The first published files say 4 for true.
 TEST(ExpertRules, QueriesOfLlama4GrowWhereTheFileSaysSoInEitherWay) {
-  const std::string experts = R"(, "num_local_experts": 4, "num_experts_per_tok": 1, "attn_temperature_tuning": )";
+  const std::string experts = R"(, "intermediate_size_mlp": 24, "num_local_experts": 4, "num_experts_per_tok": 1,
+      "attn_temperature_tuning": )";
   for (const auto& [said, beta] : {std::pair{"true", 0.1}, {"4", 0.1}, {"false", 0.0}, {"0", 0.0}}) {
     EXPECT_EQ(parse_decoder_config(config("llama4_text", experts + said), "c").query_scaling.beta, beta) << said;
   }
