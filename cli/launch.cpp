@@ -347,7 +347,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) != code) {  // no rank ends with such a code
     throw IoError("mpirun", "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " before the ranks began",
-                  std::string("what it said stands above; ") + kCheckPath);
+                  std::string("its own message is above; ") + kCheckPath);
   }
   std::exit(code);
 }

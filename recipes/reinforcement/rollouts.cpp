@@ -310,7 +310,7 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
       stopped = scores.empty();
       if (const std::string failure = rewards_->failure(); !failure.empty() && !warned_of_failure_) {
         observer_.message("warning: " + failure +
-                          "; its rewards are null (null_on_failure), also where it fails again: this is said once");
+                          "; its rewards are null (null_on_failure), also where it fails again: this is reported once");
         warned_of_failure_ = true;
       }
       for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
