@@ -18,8 +18,8 @@ struct AttachedAdapter {
   std::vector<std::string> modules;     ///< paths of embeddings and Linears with an adapter, in module order
   std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter
   std::vector<std::string> notes;       ///< what the user should know, see AdapterPlan
-  /// What modules started from where the base alone does not tell (pissa_niter_N): such an adapter is saved as a plain
-  /// LoRA of twice the rank.
+  /// What modules started from that the base alone does not determine (pissa_niter_N): such an adapter is saved as a
+  /// plain LoRA of twice the rank.
   std::map<std::string, LowRankFactors> random_starts;
   /// Weights of the base itself were replaced (modules_to_save, biases, tables, starts that are taken from weights): a
   /// pass with StepContext::adapters_enabled = false is not the base's then.
@@ -37,7 +37,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& options, 
 /// Puts the adapter of a PEFT directory into the decoder, to train on (trainable) or for inference. The modules are
 /// those of the file, ranks those of its tensors. Tables of a larger vocabulary in it, and token ids above the model's,
 /// make embedding and head grow. Throws InputError when nothing in it fits the model, or a shape does
-/// not; tensors without a place and modules without tensors are told in the notes.
+/// not; tensors without a place and modules without tensors are named in the notes.
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& adapter, bool trainable, RankContext& rank);
 
 /// The adapter's tensors under their PEFT names, in module order: what save_adapter writes.

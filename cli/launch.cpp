@@ -53,8 +53,8 @@ struct Flags {
 
 std::atomic<int> signals{0};  // a signal handler has no other way to reach its state
 
-/// Passes on to the ranks what this process is asked: they save, or leave at once (StopSignal). They are told directly:
-/// libraries that mpirun loads may take its handlers. Each is told once, and one would be enough. The third time mpirun
+/// Passes on to the ranks what this process is asked: they save, or leave at once (StopSignal). They get it directly:
+/// libraries that mpirun loads may take its handlers. Each gets it once, and one would be enough. The third time mpirun
 /// ends them.
 class Messenger {
  public:
@@ -64,15 +64,15 @@ class Messenger {
   void look() {
     const int asked = signals;
     if (asked > 2 && !std::exchange(ended_, true)) launcher_.send(SIGTERM);
-    for (; told_ < std::min(asked, 2); ++told_) {
-      if (tell()) continue;
-      if (!std::exchange(said_, true)) std::fputs("the ranks are told to stop as soon as they run\n", stderr);
+    for (; sent_ < std::min(asked, 2); ++sent_) {
+      if (send()) continue;
+      if (!std::exchange(warned_, true)) std::fputs("the ranks will be stopped as soon as they run\n", stderr);
       return;
     }
   }
 
  private:
-  bool tell() const {
+  bool send() const {
     const std::vector<pid_t> here = ranks_started_by(launcher_.id());
     bool ready = false;
     for (const pid_t rank : here) {
@@ -88,8 +88,8 @@ class Messenger {
   }
 
   const ChildProcess& launcher_;
-  bool everywhere_, said_ = false, ended_ = false;
-  int told_ = 0;
+  bool everywhere_, warned_ = false, ended_ = false;
+  int sent_ = 0;
 };
 
 bool is_rule(const std::string& line) {
@@ -347,7 +347,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) != code) {  // no rank ends with such a code
     throw IoError("mpirun", "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " before the ranks began",
-                  std::string("what it said stands above; ") + kCheckPath);
+                  std::string("its own message is above; ") + kCheckPath);
   }
   std::exit(code);
 }

@@ -85,11 +85,12 @@ void add_recipes_command(Command& nibble) {
       "Example: nibble recipes cp llama-3.2-1b-qlora my-qlora.json");
   command.subcommand("ls", "List them").run(list);
   command.subcommand("models", "The published models that recipes MODEL-KIND are for").run(list_models);
+  const std::string names = "Name as `recipes ls` or `recipes models` prints it";
   Command cat = command.subcommand("cat", "Print one");
-  cat.option("name", *name, "Name as `recipes ls` prints it").required();
+  cat.option("name", *name, names).required();
   cat.run([name] { std::fputs(shipped_recipe(*name).c_str(), stdout); });
   Command cp = command.subcommand("cp", "Copy one to edit it");
-  cp.option("name", *name, "Name as `recipes ls` prints it").required();
+  cp.option("name", *name, names).required();
   cp.option("target", *target, "File to write (NAME.json)");
   cp.run([name, target] { copy(*name, *target); });
   Command conversion =

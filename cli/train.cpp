@@ -117,7 +117,7 @@ void refuse_other_launchers() {
 // What this rank has to say, also where mpirun does not pass it on.
 [[noreturn]] void end_all(MpiSession& session, int exit_code, const std::string& what) {
   session.abort(exit_code, [&] {
-    tell_launch(visible_text("error: " + what));
+    send_to_launch(visible_text("error: " + what));
     say_error(what);
   });
 }

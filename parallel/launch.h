@@ -12,7 +12,7 @@ struct LaunchOptions {
   int ranks = 1;
   std::string hosts;                ///< "alpha:2,beta:2"; empty: this machine
   int threads = 1;                  ///< of each rank
-  bool root = false;                ///< started by root, which Open MPI wants to be told
+  bool root = false;                ///< started by root, which Open MPI needs a flag for
   std::string launcher = "mpirun";  ///< see mpi_launcher
   std::string program;              ///< path of nibble
   std::vector<std::string> args;    ///< "train", "recipe.json", ...

@@ -25,7 +25,7 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
                     opened.tokenizer(), rank, observer, opened.value());
   if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
     rollouts->restore(run.state().rollouts);
-    const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_asked(); },
+    const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_requested(); },
                             [&run](std::string kept) { run.keep_rollouts(std::move(kept)); }};
     training.set_before_step(
         [rollouts, of_run](StepExecutor& executor, int64_t step) { return rollouts->prepare(step, executor, of_run); });

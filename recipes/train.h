@@ -29,8 +29,8 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
 /// The one of the two that `recipe` asks for; then output.dir/report.html.
 void train(const Recipe& recipe, RankContext& rank, const Observer& observer);
 
-/// The same with the time measured: output.dir/profile/rank-R.json is a Chrome trace, and the observer is told where
-/// the time went and what holds the run back.
+/// The same with the time measured: output.dir/profile/rank-R.json is a Chrome trace, and the observer is notified
+/// where the time went and what holds the run back.
 void train_profiled(const Recipe& recipe, RankContext& rank, const Observer& observer);
 
 }  // namespace nibble

@@ -1,5 +1,5 @@
 #pragma once
-// The commands, told to shells and to man: both read what --help says, so that nothing is written twice.
+// The commands for shells and for man: both read what --help says, so that nothing is written twice.
 
 namespace CLI {
 class App;

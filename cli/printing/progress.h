@@ -30,7 +30,7 @@ class ProgressPrinter {
   /// Calls into this object; it must outlive them.
   Observer observer();
   /// "WHAT 3/40  left 2m 00s", as often as other progress; "2m 00s more" where it is `within` something whose time left
-  /// is told too.
+  /// is printed too.
   void counted(const std::string& what, int64_t done, int64_t of, bool within = false);
 
  private:

@@ -54,7 +54,7 @@ std::optional<std::string> RanksAreHeard::next() {
   return line;
 }
 
-void tell_launch(const std::string& line) {
+void send_to_launch(const std::string& line) {
   const char* const name = std::getenv(kName);
   const int from = name ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
   if (from < 0) return;

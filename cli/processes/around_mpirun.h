@@ -1,6 +1,6 @@
 #pragma once
 // A way for what ranks say around mpirun: one that ends a job while another host is cut off may not pass it on. And
-// what `nibble launch` tells them: mpirun hides its terminal.
+// what `nibble launch` sends them: mpirun hides its terminal.
 
 #include <cstddef>
 #include <optional>
@@ -27,7 +27,7 @@ class RanksAreHeard {
 };
 
 /// From a rank to the `nibble launch` of its host, at once; nothing happens where none listens.
-void tell_launch(const std::string& line);
+void send_to_launch(const std::string& line);
 
 /// From `nibble launch` to the ranks that get its environment, those of its host: a text that ends with '\r' is renewed
 /// by the next one on its terminal, of so many columns (0: there is none).

@@ -10,7 +10,7 @@
 
 namespace nibble::cli {
 
-/// Running processes of this program that `launcher` has started; none where /proc does not tell.
+/// Running processes of this program that `launcher` has started; none where /proc does not say.
 std::vector<pid_t> ranks_started_by(pid_t launcher);
 
 /// Whether `process` has a handler for `signal`.

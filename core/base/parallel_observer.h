@@ -6,8 +6,8 @@
 namespace nibble {
 
 /// While one lives, parallel_for of the thread that made it runs all pieces on that thread, in the order in which
-/// threads take them, and tells the observer; threads() says `workers`. The bits of what is computed do not depend on
-/// it.
+/// threads take them, and notifies the observer; threads() says `workers`. The bits of what is computed do not depend
+/// on it.
 class ParallelObserver {
  public:
   /// A second one on a thread is a mistake in the program (std::logic_error).

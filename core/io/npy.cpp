@@ -196,7 +196,7 @@ NpyWriter::NpyWriter(const std::filesystem::path& path, const Shape& shape, DTyp
 }
 
 void NpyWriter::append(const Tensor& piece) {
-  NIBBLE_CHECK(piece.dtype() == dtype_ && piece.bytes() <= missing_, "piece not as said");
+  NIBBLE_CHECK(piece.dtype() == dtype_ && piece.bytes() <= missing_, "piece not as declared");
   file_.write(std::span(piece.raw(), piece.bytes()));
   missing_ -= piece.bytes();
 }

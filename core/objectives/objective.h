@@ -36,7 +36,7 @@ struct LabelLogProbs {
   std::span<const float> scores = {};
 };
 
-/// Numbers that an objective tells of one sample or group of a step.
+/// Numbers that an objective reports of one sample or group of a step.
 struct SampleFacts {
   int64_t sample = 0;  ///< Sample::index of its first document
   std::array<double, 12> values{};
@@ -80,20 +80,20 @@ class Objective {
   virtual bool wants_scores() const { return false; }
   virtual std::vector<int32_t> score_rows(const Batch&) const { return {}; }
   /// A loss that is no function of log-probabilities or scores, on the rank that has the head; loss_sum() is not asked.
-  /// Empty unless an objective is one. It tells its facts once the loss of all rows is known.
+  /// Empty unless an objective is one. It reports its facts once the loss of all rows is known.
   virtual bool is_of_logits() const { return false; }
   using Tell = std::function<void(std::vector<SampleFacts>)>;
   virtual LogitLoss logit_loss(const Batch&, const StepContext&, const Tell& /*facts*/) const { return {}; }
 
   /// Whether the loss of a batch depends on all others of the step. Then each is computed once without gradients
-  /// before: survey() tells of its samples, and settle() makes LossCounts::settled of those of all ranks. So nothing
-  /// depends on how the step is cut into microbatches and shared out over ranks.
+  /// before: survey() gives facts of its samples, and settle() makes LossCounts::settled of those of all ranks. So
+  /// nothing depends on how the step is cut into microbatches and shared out over ranks.
   virtual bool surveys() const { return false; }
   virtual std::vector<SampleFacts> survey(const Batch& batch, const LabelLogProbs& log_probs) const;
   /// facts: in the order of sample numbers.
   virtual std::vector<double> settle(std::span<const SampleFacts> facts) const;
 
-  /// What there is to tell of the batch's samples, for metrics(); none unless an objective has metrics.
+  /// What there is to report of the batch's samples, for metrics(); none unless an objective has metrics.
   virtual std::vector<SampleFacts> facts(const Batch& batch, const LabelLogProbs& log_probs) const;
   /// By TRL's names, of a whole step or evaluation: means over its samples. The same names for any facts, none of them
   /// included; nan: there is nothing it would be the mean of.

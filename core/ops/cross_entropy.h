@@ -11,7 +11,7 @@ namespace nibble::ops {
 void cross_entropy(const Tensor& logits, const Tensor& targets, float softcap, float scale, Tensor& losses,
                    Tensor& dlogits, const Tensor& weights = {});
 
-/// What there is to tell of a row's probabilities p beside the loss: the rows of `token_statistics` below.
+/// Statistics of a row's probabilities p beside the loss: the rows of `token_statistics` below.
 enum class TokenStatistic : uint8_t {
   collision,   ///< log sum p^2
   entropy,     ///< -sum p log p

@@ -76,7 +76,7 @@ struct MemoryPool::Accounts {
   MemoryPool* also_counted_in = nullptr;  // see host()
   MemoryUse use = MemoryUse::activations;
   MemorySplit held;
-  int64_t mapped = 0, most_held = 0;
+  int64_t mapped = 0, peak_in_use = 0;
   Peak most;
 
   Accounts(size_t budget, bool with_bytes) : accounting(budget, with_bytes ? kGap : 0), has_bytes(with_bytes) {}
@@ -92,8 +92,8 @@ struct MemoryPool::Accounts {
   void note() {
     most.resident = std::max(most.resident, static_cast<int64_t>(accounting.resident()) + mapped);
     const int64_t now = static_cast<int64_t>(accounting.in_use()) + mapped;
-    if (now <= most_held) return;
-    most_held = now;
+    if (now <= peak_in_use) return;
+    peak_in_use = now;
     most = {held, mapped, most.resident};
     most.split[MemoryUse::base] += mapped;
   }
@@ -195,7 +195,7 @@ MemoryPool::Peak MemoryPool::take_peak() {
   std::lock_guard lock(accounts_->mutex);
   Accounts& accounts = *accounts_;
   const Peak most = std::exchange(accounts.most, {});
-  accounts.most_held = -1;
+  accounts.peak_in_use = -1;
   accounts.note();
   return most;
 }

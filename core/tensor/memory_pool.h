@@ -56,7 +56,7 @@ class MemoryPool {
   };
   /// Since the start or the last call.
   Peak take_peak();
-  /// So many more (or fewer) bytes of files are resident, which are no pool's: a device tells that keeps count of them.
+  /// So many more (or fewer) bytes of files are resident, which are no pool's: called by a device that counts them.
   void count_mapped(int64_t more);
 
   const Device& device() const { return device_; }

@@ -12,7 +12,7 @@ namespace nibble {
 /// A file without a name, so that nothing of it is left however the process ends, and the thread that writes and reads
 /// it. On a device without bytes there are neither: what is on its way is there with the next call that waits for it.
 /// What is put is written while the caller goes on; its blocks go back to their pool after that. One put is on its
-/// way at a time: the next waits for it. The kernel is told to write to the device at once, and keeps what it likes of
+/// way at a time: the next waits for it. The kernel is asked to write to the device at once, and keeps what it likes of
 /// the file in its cache, which is not memory of this process.
 ///
 /// Whatever fails on the way (a full disk, an I/O error) is an IoError that names the directory, thrown by the next

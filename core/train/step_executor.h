@@ -88,7 +88,7 @@ class StepExecutor {
   virtual void share_from_head(Tensor&) {}
   /// That of a second model which learns from the same steps (PPO's value model); null: there is none.
   virtual StepExecutor* companion() { return nullptr; }
-  /// What there is to tell about the steps so far, or nothing. By all ranks.
+  /// A line about the steps so far for the end of a run, or nothing. By all ranks.
   virtual std::string summary() const { return {}; }
 
   /// The ranks that compute different microbatches.
@@ -106,7 +106,7 @@ class StepExecutor {
   /// rank takes part in exchanges only.
   virtual double microbatch(const StepWork& work, int64_t i) = 0;
   virtual double squares(const std::vector<Parameter*>& parameters) const;
-  /// What was told of the samples that were computed here.
+  /// What was reported of the samples that were computed here.
   void add_facts(std::vector<SampleFacts> facts) { facts_.insert(facts_.end(), facts.begin(), facts.end()); }
 
  private:

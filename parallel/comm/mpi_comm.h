@@ -17,7 +17,7 @@ int launched_ranks();
 /// Name and version of the MPI library, "Open MPI v4.1.4". Does not start MPI.
 std::string mpi_library();
 
-/// What carries the bytes, ", transport ob1 over ...", as far as that library tells; else empty.
+/// What carries the bytes, ", transport ob1 over ...", as far as that library says; else empty.
 std::string mpi_transport(const std::string& library);
 
 /// The MPI of this process: started here and ended by finish(). Everything is exchanged by nonblocking messages that

@@ -58,7 +58,7 @@ StageSeconds stage_seconds(const PlanJob& job, const PlanLayout& layout, const S
   };
   const StepCosts& costs = stage.costs;
   if (job.objective.type != ObjectiveType::sft) {  // passes beside those that gradients need, and blocks of answers
-    result.forward += parts.operation * flops_beside(job, layout, stage);
+    result.forward += parts.operation * objective_flops(job, layout, stage);
     double drawing = parts.operation * costs.draw_flops;
     for (int64_t l = stage.layers.begin; l < stage.layers.end && !parts.draw.empty(); ++l) {
       drawing += costs.draw_passes * parts.draw[static_cast<size_t>(l)];

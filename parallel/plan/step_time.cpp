@@ -70,7 +70,7 @@ double block_seconds(const PlanJob& job, const PlanLayout& layout, const StageMe
 
 }  // namespace
 
-double flops_beside(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage) {
+double objective_flops(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage) {
   if (job.objective.type == ObjectiveType::sft) return 0;
   const ModelWork& work = model_work(job, layout.mesh.tensor);
   double flops = stage.layers.end == job.model.config.layers ? work.head : 0;
@@ -161,7 +161,7 @@ StepTime step_time(const PlanJob& job, const PlanLayout& layout, const MemoryPla
   for (const StageMemory& stage : plan.stages) {
     block += block_seconds(job, layout, stage, pass);
     double own = stage.layers.end == job.model.config.layers ? pass.head : 0;  // one microbatch
-    own += pass.operation * flops_beside(job, layout, stage);
+    own += pass.operation * objective_flops(job, layout, stage);
     for (int64_t l = stage.layers.begin; l < stage.layers.end; ++l) {
       own += pass.layer_forward[static_cast<size_t>(l)] + pass.layer_backward[static_cast<size_t>(l)];
     }

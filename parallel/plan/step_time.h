@@ -20,7 +20,7 @@ struct PassSeconds {
 };
 
 /// Operations of a microbatch beside those that the gradients of next tokens take: of references, of a teacher.
-double flops_beside(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage);
+double objective_flops(const PlanJob& job, const PlanLayout& layout, const StageMemory& stage);
 
 /// From a cluster's operations and bandwidth, of one tensor-parallel rank; exchanges are not in it.
 PassSeconds pass_seconds(const PlanJob& job, const PlanLayout& layout, const Cluster& cluster);

@@ -147,7 +147,7 @@ std::vector<RecipeField> objective_fields() {
                              {"forward_kl", FDivergence::forward_kl},
                              {"js_divergence", FDivergence::js_divergence},
                              {"alpha_divergence", FDivergence::alpha_divergence}},
-                            &ObjectiveOptions::f_divergence_type, "divergence from the reference that is held small")),
+                            &ObjectiveOptions::f_divergence_type, "divergence from the reference that is kept small")),
       only_for({dpo}, number_field("objective.f_alpha_divergence_coef", -kMost, kMost,
                                    &ObjectiveOptions::f_alpha_divergence_coef, "alpha of alpha_divergence")),
       only_for({dpo}, share_field("objective.ld_alpha", &ObjectiveOptions::ld_alpha,

@@ -67,7 +67,7 @@ std::vector<RecipeField> train_fields() {
       free_to_change(integer_field("train.early_stop", 0, kLargestCount, &TrainRecipe::early_stop,
                                    "stop after so many evaluations without a new lowest loss; 0 = never")),
       free_to_change(number_field("train.stall_seconds", 0, kInfinity, &TrainRecipe::stall_seconds,
-                                  "a step or a save that lasts longer is told; 0 = never")),
+                                  "a step or a save that lasts longer is reported; 0 = never")),
       free_to_change(
           integer_field("train.max_bad_steps", 1, kLargestCount, &TrainRecipe::max_bad_steps,
                         "end at so many steps in a row whose loss or gradient is not finite; fewer are skipped")),

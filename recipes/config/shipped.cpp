@@ -53,10 +53,12 @@ std::string recipe_of(const PublishedModel& model, const std::string& kind) {
   std::string line;
   std::getline(lines, line);
   replace(line, "a published model", model.path);
+  const std::map<std::string, std::string> values = model.recipe_values(kind);
+  if (const auto stages = values.find("parallel.pipeline"); stages != values.end())
+    replace(line, "STAGES", stages->second);
   const std::string& plan = model.plans.at(kind);
   std::string text = line + "\n// Plan: " + plan + " a step on 16 cores of 4 TFLOP/s in bf16" +
                      (plan.find(kEachRank) == std::string::npos ? "" : kEachRank) + ".\n";
-  const std::map<std::string, std::string> values = model.recipe_values(kind);
   std::string section;
   while (std::getline(lines, line)) {
     const std::string key = line.substr(0, line.find("\": ")).substr(std::min(line.find('"') + 1, line.size()));

@@ -18,7 +18,7 @@ namespace {
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }
 
-std::vector<std::string> keys_meant(const std::string& given) {
+std::vector<std::string> matching_keys(const std::string& given) {
   std::vector<std::string> known;
   for (const RecipeKey& key : recipe_keys()) {
     if (key.name == given) return {given};
@@ -31,8 +31,8 @@ std::vector<std::string> keys_meant(const std::string& given) {
   throw UsageError("unknown key", meant.empty() ? "see nibble recipes keys" : "did you mean " + meant + "?", given);
 }
 
-std::string whole_key(const std::string& given, const std::function<Recipe()>& read) {
-  const std::vector<std::string> meant = keys_meant(given);
+std::string full_key(const std::string& given, const std::function<Recipe()>& read) {
+  const std::vector<std::string> meant = matching_keys(given);
   if (meant.size() == 1) return meant.front();
   std::vector<std::string> fitting;
   try {
@@ -107,7 +107,7 @@ std::map<std::string, std::vector<std::string>> keys_by_last_part() {
 SweepAxis parse_sweep_axis(const std::string& word, const std::function<Recipe()>& recipe) {
   require_values(word);
   const size_t equals = word.find('=');
-  SweepAxis axis{whole_key(word.substr(0, equals), recipe), split_values(word.substr(equals + 1))};
+  SweepAxis axis{full_key(word.substr(0, equals), recipe), split_values(word.substr(equals + 1))};
   for (const std::string& value : axis.values) {
     if (value.empty()) throw UsageError("has an empty value", "write optimizer.lr=1e-4,2e-4", word);
     if (std::count(axis.values.begin(), axis.values.end(), value) > 1) {
@@ -122,7 +122,7 @@ std::vector<SweepAxis> parse_sweep_axes(const std::string& recipe_file, const st
   const auto recipe = [&] {  // of one run, but for the keys that are ambiguous without it
     std::vector<std::string> overrides;
     for (const std::string& word : words) {
-      if (keys_meant(word.substr(0, word.find('='))).size() > 1) continue;
+      if (matching_keys(word.substr(0, word.find('='))).size() > 1) continue;
       const SweepAxis axis = parse_sweep_axis(word);
       overrides.push_back(axis.key + "=" + axis.values.front());
     }

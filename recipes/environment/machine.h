@@ -18,7 +18,7 @@ struct MemoryBudget {
 };
 
 struct Machine {
-  std::string cpu;     ///< model name as the kernel tells it
+  std::string cpu;     ///< model name as the kernel gives it
   std::string kernel;  ///< "Linux 6.1.0"
   int cores_online = 0;
   int cores_allowed = 0;         ///< by the affinity mask
@@ -40,7 +40,7 @@ struct Machine {
 };
 
 /// `proc` is where the kernel's /proc is mounted; where it is not, memory and the CPU's name come from system calls and
-/// the CPU itself, which tell less: memory_available is then without what the page cache would give back.
+/// the CPU itself, which say less: memory_available is then without what the page cache would give back.
 Machine this_machine(const std::filesystem::path& proc = "/proc");
 
 /// "2 nodes of 32 cores".

@@ -50,9 +50,9 @@ bool Samples::write(Run& run, Decoder& model, StepExecutor& executor, DType comp
   greedy.stop_ids = model.config().eos_ids;
   greedy.stop_ids.insert(greedy.stop_ids.end(), turn_ends_.begin(), turn_ends_.end());
   const auto next = [&](const Batch& batch, KvCache& cache) { return executor.next_logits(batch, step, cache); };
-  bool stop = !prompts_.empty() && run.stop_asked();
+  bool stop = !prompts_.empty() && run.stop_requested();
   if (stop) return false;
-  const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_asked()); };
+  const auto go_on = [&](size_t, int32_t) { return !(stop = stop || run.stop_requested()); };
   using Clock = std::chrono::steady_clock;
   const Clock::time_point began = Clock::now();
   const std::vector<std::vector<int32_t>> output = generate(model, next, prompts_, greedy, step, go_on);

@@ -8,7 +8,7 @@ struct RankContext;
 
 /// The recipe with what its run computes in, and this process computing so: what the recipe names; else what the run
 /// or checkpoint in output.dir began with, on whatever CPU that was; else what the first rank's CPU is faster at, and
-/// why is told to the observer. All ranks compute alike.
+/// the reason is reported to the observer. All ranks compute alike.
 Recipe with_arithmetic(const Recipe& recipe, RankContext& rank, const Observer& observer);
 
 /// Products of bf16 tensors in this process from now on as `model` has them (ModelRecipe::products).

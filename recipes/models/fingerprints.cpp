@@ -36,7 +36,7 @@ std::vector<fs::path> model_files(const fs::path& path) {
   return files;
 }
 
-std::string held_in(const ModelRecipe& model) {
+std::string quantization_name(const ModelRecipe& model) {
   return model.quantize ? std::string(quant_type_name(*model.quantize)) : "none";
 }
 
@@ -117,12 +117,12 @@ void record_base(AdapterCompanions& companions, const ModelRecipe& model) {
   std::vector<fs::path> paths = model_files(model.path);
   std::sort(paths.begin(), paths.end());
   for (const fs::path& file : paths) files[file.filename().string()] = content_hash(file);
-  nlohmann::ordered_json record = {{"files", files}, {"quantize", held_in(model)}};
+  nlohmann::ordered_json record = {{"files", files}, {"quantize", quantization_name(model)}};
   if (model.int8()) record["compute_dtype"] = "int8";
   companions.base = record.dump(2) + "\n";
   if (!model.quantize || model.block_size != 64) return;
   std::string& call = companions.bits_and_bytes;
-  call = "load_in_4bit=True, bnb_4bit_quant_type=" + quoted(held_in(model)) +
+  call = "load_in_4bit=True, bnb_4bit_quant_type=" + quoted(quantization_name(model)) +
          ", bnb_4bit_use_double_quant=" + (model.double_quant ? "True" : "False") + ", bnb_4bit_compute_dtype=torch." +
          (model.dtype() == DType::bf16 ? "bfloat16" : "float32");
   if (model.skip_modules) call += ", llm_int8_skip_modules=" + nlohmann::json(*model.skip_modules).dump();
@@ -150,7 +150,7 @@ OtherBase other_base(const fs::path& adapter, const ModelRecipe& base) {
                 (found == here.end() ? " is missing" : " has other content"),
             ""};
   }
-  if (trained == held_in(base)) return {};
+  if (trained == quantization_name(base)) return {};
   return {base_in(record), trained};
 }
 

@@ -22,12 +22,12 @@ const Recipe& with_all_directories(const Recipe& recipe);
 DecoderConfig model_config(const ModelRecipe& base);
 
 /// model.tokenizer, or where it is not given the one that adapter.path keeps if it is another than the model's, which
-/// the observer is told, or else the model's own directory.
+/// the observer is notified, or else the model's own directory.
 std::string tokenizer_path_of(const Recipe& recipe, const Observer& observer = {});
 
 /// The recipe with the chat template of the adapter that it continues, where neither data.template nor model.tokenizer
-/// is given and the model has another one, which the observer is told. (Where the adapter keeps another tokenizer than
-/// the model's, its template comes with that: tokenizer_path_of.)
+/// is given and the model has another one, which is reported to the observer. (Where the adapter keeps another
+/// tokenizer than the model's, its template comes with that: tokenizer_path_of.)
 Recipe with_adapters_template(Recipe recipe, const Observer& observer);
 
 /// Loads the base, frozen, quantized if asked. Throws InputError for what the files lack, UsageError for quantizing a

@@ -37,7 +37,7 @@ std::string chat_template_source(const std::string& name);
 
 /// Tokenizer and template that an adapter trained with them keeps: the files of `tokenizer` (a directory, or a file in
 /// one), and `chat_template` where it is not empty. Where one of the files is a link that leads out of the directory
-/// (see CheckpointDir) none is kept, and the observer is told.
+/// (see CheckpointDir) none is kept, and the observer is notified.
 AdapterCompanions adapter_companions(const std::filesystem::path& tokenizer, const std::string& chat_template,
                                      const Observer& observer);
 

@@ -25,7 +25,7 @@ class SpeedTrial {
              int64_t side_by_side, int64_t ranks);
   ~SpeedTrial();
 
-  /// Whether the trial of a job is narrow and short: its layers are so large that this tells their speed as well.
+  /// Whether the trial of a job is narrow and short: its layers are so large that this gives their speed as well.
   static bool is_large(const PlanJob& job);
   /// Floating-point operations of a step in which nothing is recomputed.
   double operations() const;

@@ -28,9 +28,9 @@ class ObjectiveSamples {
 
   /// Samples that a reference is computed for: those of the row, and what is surveyed in its place.
   Sample sample(int64_t row) const { return dataset_->sample(row); }
-  /// KTO: the row's prompt with an answer to another one, which tells how far the policy has gone from the reference.
-  /// That one is the sample before it in its step (the first one's is the last), or, where steps are drawn by chance,
-  /// the one half of the data set further on: a set that does not depend on microbatches and ranks.
+  /// KTO: the row's prompt with an answer to another one, which measures how far the policy has gone from the
+  /// reference. That one is the sample before it in its step (the first one's is the last), or, where steps are drawn
+  /// by chance, the one half of the data set further on: a set that does not depend on microbatches and ranks.
   Sample surveyed(int64_t row) const;
   bool surveys() const { return surveys_; }
   int64_t size() const { return dataset_->size(); }

@@ -104,7 +104,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
   if (poll(&early, 1, 0) > 0 && (early.revents & POLLIN) != 0) {
     char bytes[kShown];
     const ssize_t count = read(pipes_->out, bytes, sizeof bytes);
-    if (count > 0) return "said " + shown(std::string(bytes, static_cast<size_t>(count))) + " before it was asked";
+    if (count > 0) return "wrote " + shown(std::string(bytes, static_cast<size_t>(count))) + " before it was asked";
   }
   const auto after = [&] { return " after " + std::to_string(scores.size()) + of_all; };
   while (scores.size() < lines.size()) {
@@ -138,12 +138,12 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
       const std::string line = pipes_->read.substr(0, end);
       pipes_->read.erase(0, end + 1);
       double score = kNothing;
-      if (!parse_score(line, score)) return "said " + shown(line) + after() + ", not a number or null";
+      if (!parse_score(line, score)) return "wrote " + shown(line) + after() + ", not a number or null";
       scores.push_back(score);
     }
-    if (pipes_->read.size() > kLongestLine) return "said " + shown(pipes_->read) + after() + ", not a number or null";
+    if (pipes_->read.size() > kLongestLine) return "wrote " + shown(pipes_->read) + after() + ", not a number or null";
   }
-  if (!pipes_->read.empty()) return "said " + shown(pipes_->read) + " beyond one line for each answer";
+  if (!pipes_->read.empty()) return "wrote " + shown(pipes_->read) + " beyond one line for each answer";
   return {};
 }
 

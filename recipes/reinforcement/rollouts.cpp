@@ -252,15 +252,15 @@ void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, co
   int64_t asked = 0;
   for (const AnsweredPrompt& prompt : prompts) asked += std::ssize(prompt.sequences);
   std::vector<Rollout> own;
-  const auto tell = [&] { observer_.work({first_step_of(block), "drawing", std::ssize(own), asked}); };
+  const auto report = [&] { observer_.work({first_step_of(block), "drawing", std::ssize(own), asked}); };
   const auto use = [&](Answer answer) {
     Rollout& result = own.emplace_back(all[static_cast<size_t>(positions[answer.prompt].at(answer.sequence))]);
     result.answer = std::move(answer.ids);
     result.sampled = std::move(answer.log_probs);
     result.truncated = answer.truncated;
-    tell();
+    report();
   };
-  if (asked > 0) tell();
+  if (asked > 0) report();
   const bool alone = executor.rank().comm.size() == 1 || !together;  // its passes are nobody else's
   const auto go_on = [&] { return alone ? !observer_.stop() : !run.stop(); };
   if (!by_teacher) {
@@ -308,10 +308,10 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
     try {
       const std::vector<std::vector<double>> scores = rewards_->score(answers, stop);
       stopped = scores.empty();
-      if (const std::string failure = rewards_->failure(); !failure.empty() && !told_failure_) {
+      if (const std::string failure = rewards_->failure(); !failure.empty() && !warned_of_failure_) {
         observer_.message("warning: " + failure +
-                          "; its rewards are null (null_on_failure), also where it fails again: this is said once");
-        told_failure_ = true;
+                          "; its rewards are null (null_on_failure), also where it fails again: this is reported once");
+        warned_of_failure_ = true;
       }
       for (size_t i = 0; !stopped && i < rollouts_.size(); ++i) {
         Rollout& rollout = rollouts_[i];

@@ -85,9 +85,9 @@ class Rollouts {
   bool whole_ = false;
   std::vector<Rollout> rollouts_;
   bool old_given_ = false;
-  int64_t equal_blocks_ = 0;   // since the process began, in which no prompt had answers with different rewards
-  bool told_failure_ = false;  // whether it was warned of a command that failed (null_on_failure)
-  bool all_level_ = false;     // the rewards to no prompt of the block differ
+  int64_t equal_blocks_ = 0;        // since the process began, in which no prompt had answers with different rewards
+  bool warned_of_failure_ = false;  // whether it was warned of a command that failed (null_on_failure)
+  bool all_level_ = false;          // the rewards to no prompt of the block differ
   Metrics metrics_;
 };
 

@@ -51,7 +51,7 @@ class TrainingData {
   std::optional<Evaluation> evaluate(StepExecutor& executor, const Objective& objective, DType compute_dtype,
                                      const BeforeBatch& before) const;
   /// Objectives with rollouts: `number` (from 1) of the blocks of answers that steps_per_block() steps each use; the
-  /// prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are told with
+  /// prompts of a block, or its given answers; and what its steps are to compute on, whose metrics are logged with
   /// theirs.
   int64_t block_of(int64_t step) const { return (step - 1) / iterations_ + 1; }
   /// Whether a step is the first that computes on its answers.

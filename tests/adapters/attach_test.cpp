@@ -356,7 +356,7 @@ TEST_F(AttachTest, ATiedHeadThatIsTrainedLeavesTheEmbeddingAlone) {
   EXPECT_NE(value(other, "lm_head.weight").raw(), value(other, "base_model.model.model.embed_tokens.weight").raw());
 }
 
-TEST_F(AttachTest, WhatDoesNotFitIsToldOrRefused) {
+TEST_F(AttachTest, WhatDoesNotFitIsReportedOrRefused) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const std::filesystem::path golden = test::data_path("lora-golden");
   const auto refusal = [&](const PeftAdapter& adapter) -> std::string {

@@ -63,7 +63,7 @@ TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
   EXPECT_NE(test::read_bytes(small.run() / "samples.jsonl").find("\xe2\x80\xa6\""), std::string::npos);
 }
 
-TEST(AroundARun, APlanTellsTheTimeOfTheWholeRun) {
+TEST(AroundARun, APlanReportsTheTimeOfTheWholeRun) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   test::write_bytes(small.directory / "c.json", R"({"name": "c", "flops": 1e9, "efficiency": 0.5, "memory": 1e10,
@@ -282,7 +282,7 @@ TEST(AroundARun, EvalCountsChoices) {
   EXPECT_EQ(json::parse(output.text)["accuracy"], 1.0);
 }
 
-TEST(AroundARun, PreviewTellsSharesLengthsAndWhatIsCut) {
+TEST(AroundARun, PreviewReportsSharesLengthsAndWhatIsCut) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const SmallRun small(model);
   const CommandOutput output =

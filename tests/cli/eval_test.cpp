@@ -146,7 +146,7 @@ TEST_F(Eval, NumbersAreWrittenForPeople) {
   EXPECT_THAT(run("train" + job + " output.dir=long").text, ContainsRegex("  [0-9],[0-9]+ label tokens"));
 }
 
-TEST_F(Eval, WhatCannotBeComparedIsSaid) {
+TEST_F(Eval, WhatCannotBeComparedIsReported) {
   const std::string words = "eval --model run/model --data d.jsonl --exact-match ";
   EXPECT_THAT(run(words + "--answer regex").text, HasSubstr("--answer regex and --pattern go together"));
   EXPECT_THAT(run(words + "--answer regex --pattern '(x)'").text,

@@ -27,7 +27,7 @@ TEST_F(Generate, TextHasOnlyTokensThatTheTokenizerKnows) {
   EXPECT_EQ(answered.code, 0) << answered.text;
 }
 
-TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsTold) {
+TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsReported) {
   nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
   config["max_position_embeddings"] = 16;
   test::write_bytes(root_ / "short.json", config.dump());

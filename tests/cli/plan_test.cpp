@@ -25,7 +25,7 @@ class PlanProgram : public test::SmallModel {
   }
 };
 
-TEST_F(PlanProgram, ABudgetThatIsTooSmallIsSaid) {
+TEST_F(PlanProgram, ABudgetThatIsTooSmallIsReported) {
   const CommandOutput plan = run("plan r.yaml --max-memory 1MiB");
   EXPECT_EQ(plan.code, 0) << "a plan is no refusal";
   EXPECT_THAT(plan.text, AllOf(HasSubstr(" MiB, which does not fit: needs "), HasSubstr("\nnothing fits: ")));
@@ -45,7 +45,7 @@ TEST_F(PlanProgram, WithoutMpirunRanksAreMeasuredAsThreads) {
   EXPECT_THAT(plan.text, HasSubstr("note: 2 ranks under mpirun left no measurement, so they were measured as threads"));
 }
 
-TEST_F(PlanProgram, MoreThreadsThanCoresAreSaid) {
+TEST_F(PlanProgram, MoreThreadsThanCoresAreReported) {
   const std::string cores = std::to_string(std::thread::hardware_concurrency());
   const std::string threads = std::to_string(std::thread::hardware_concurrency() + 1);
   EXPECT_THAT(run("train r.yaml train.threads=" + threads).text,

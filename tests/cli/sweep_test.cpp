@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 
 class Sweep : public test::SmallModel {};
 
-TEST_F(Sweep, TellsTheTimeLeftWhenARunHasEnded) {
+TEST_F(Sweep, ReportsTheTimeLeftWhenARunHasEnded) {
   test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " That."})"
                                        "\n");
   test::write_bytes(root_ / "r.yaml",

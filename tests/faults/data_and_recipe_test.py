@@ -74,7 +74,7 @@ class Data(program.FaultTest):
         self.refused('{"input_ids": [3, 4.5]}\n', "d.jsonl:1:")
         self.refused('[1]\n', "d.jsonl")
 
-    def test_a_step_without_labels_is_skipped_and_said(self):
+    def test_a_step_without_labels_is_skipped_and_reported(self):
         rows = [self.row((3, 4, 5)), json.dumps({"input_ids": [3, 4], "labels": [-100, 4]})]
         ended = self.trains("\n".join(rows) + "\n" + json.dumps({"input_ids": [3], "labels": [-100]}) + "\n")
         self.assertIn("1 dropped without a trained token", ended.err)

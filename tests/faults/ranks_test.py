@@ -90,7 +90,7 @@ class Ranks(program.JobTest):
         self.finishes_as_one(recipe)
 
     @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer needs so much memory that the launcher is ended as well")
-    def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_told_apart(self):
+    def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_distinguished(self):
         recipe = self.large_recipe(train={"accumulate": 2}, parallel={"replicate": 2})
         with program.memory_limit(self, 200 << 20) as inside:
             self.assertEqual(self.launch(2, "train", recipe, **inside).wait(program.LIMIT), 76, self.errors())
@@ -185,7 +185,7 @@ class Ranks(program.JobTest):
         self.ends(2, ["train", self.recipe()], "WORLD_SIZE is 4", "nibble launch -n 4", env={"WORLD_SIZE": "4", "RANK": "1"})
         self.assertEqual(run("train", self.recipe(), env={"WORLD_SIZE": "1", "RANK": "0"}).code, 0)
 
-    def test_a_launcher_that_does_not_start_the_ranks_is_said(self):
+    def test_a_launcher_that_does_not_start_the_ranks_is_reported(self):
         places = self.folder / "bin"
         places.mkdir()
         words = ["launch", "-n", "2", "--", "train", self.recipe()]
@@ -203,7 +203,7 @@ class Ranks(program.JobTest):
                           env={"PATH": str(places)})
         self.assertIn("no agent was found", ended.err)
 
-    def test_a_launcher_that_may_not_write_its_files_is_said(self):
+    def test_a_launcher_that_may_not_write_its_files_is_reported(self):
         places = self.folder / "bin"
         places.mkdir()
         for name in ("mpirun", "mpiexec.hydra"):
@@ -240,7 +240,7 @@ class Ranks(program.JobTest):
         self.assertIn(b"stopped; ", job.communicate()[1])
         self.assertEqual(job.returncode, 75)
 
-    def test_more_threads_than_cores_are_said_with_the_plan(self):
+    def test_more_threads_than_cores_are_reported_with_the_plan(self):
         cores = os.cpu_count()
         job = self.launch(2, "train", self.recipe_of_two(steps=2), threads=cores)
         self.assertEqual(job.wait(program.LIMIT), 0, self.errors())

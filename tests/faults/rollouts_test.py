@@ -99,7 +99,7 @@ class Rollouts(RolloutTest):
             answers = learns(kind + "full", {"type": kind, **objective}, whole=True)
             self.assertTrue(all(answer["ref_logprobs"] for answer in answers))
 
-    def test_rewards_that_never_differ_are_told(self):
+    def test_rewards_that_never_differ_are_reported(self):
         words = "the rewards to no prompt have differed"
         level, given = [{"type": "regex", "pattern": "no such answer"}], self.folder / "given.jsonl"
         done = run("train", self.rollout_recipe("level", steps=6, rewards=level))

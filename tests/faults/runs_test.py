@@ -248,7 +248,7 @@ class Run(program.FaultTest):
         self.assertEqual(child.wait(program.LIMIT), 4)
         self.assertIn(f"error: {self.model / 'model.safetensors'}: was shortened", self.errors())
 
-    def test_memory_that_will_not_be_enough_is_said_before_anything_loads(self):
+    def test_memory_that_will_not_be_enough_is_reported_before_anything_loads(self):
         recipe = self.recipe(parallel={name: "auto" for name in ("pipeline", "tensor", "shard", "replicate")})
         before = program.snapshot(self.folder)
         ended = run("plan", recipe, "--max-memory", "1MiB")

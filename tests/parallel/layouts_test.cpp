@@ -327,7 +327,7 @@ TEST_F(Layouts, DegreesThatDoNotFitTheRanksAreRefused) {
   EXPECT_FALSE(fs::exists(directory_ / "refused"));
 }
 
-TEST_F(Layouts, ARunTellsTheSameFactsAndSamplesOnAnyNumberOfRanks) {
+TEST_F(Layouts, ARunReportsTheSameFactsAndSamplesOnAnyNumberOfRanks) {
   json wanted = recipe("lora");
   wanted["train"]["samples"] = 1;
   run(wanted, 1, "one");

@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Bases, LoraGolden,
                          [](const auto& which) { return std::string(which.param.first); });
 
 // Of 60 tokens each after steps 2, 4 and 5: a third of a step's arithmetic, half of one where the weights are frozen.
-TEST(EvaluationsAhead, AreToldInTokensOfTraining) {
+TEST(EvaluationsAhead, AreReportedInTokensOfTraining) {
   json recipe = {{"model", {{"path", test::data_path("stories-llama").string()}, {"compute_dtype", "f32"}}},
                  {"data", {{"format", "tokens"}}},
                  {"train", {{"steps", 5}, {"eval_every", 2}, {"gradient_checkpointing", "none"}}}};

@@ -120,12 +120,12 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 
 void SafetensorsWriter::write(const std::string& name, const Tensor& value) {
   append(name, value);
-  NIBBLE_CHECK(slots_.at(name).written == slots_.at(name).size, "tensor is smaller than said: " + name);
+  NIBBLE_CHECK(slots_.at(name).written == slots_.at(name).size, "tensor is smaller than declared: " + name);
 }
 
 void SafetensorsWriter::append(const std::string& name, const Tensor& piece) {
   const auto slot = slots_.find(name);
-  NIBBLE_CHECK(slot != slots_.end() && slot->second.dtype == piece.dtype(), "tensor not as said: " + name);
+  NIBBLE_CHECK(slot != slots_.end() && slot->second.dtype == piece.dtype(), "tensor not as declared: " + name);
   MemoryPool pool;
   const Tensor here = piece.to(pool);
   append_bytes(name, std::span(here.raw(), here.bytes()));
@@ -133,9 +133,9 @@ void SafetensorsWriter::append(const std::string& name, const Tensor& piece) {
 
 void SafetensorsWriter::append_bytes(const std::string& name, std::span<const std::byte> bytes) {
   const auto found = slots_.find(name);
-  NIBBLE_CHECK(found != slots_.end(), "tensor was not said: " + name);
+  NIBBLE_CHECK(found != slots_.end(), "tensor was not declared: " + name);
   Slot& slot = found->second;
-  NIBBLE_CHECK(bytes.size() <= slot.size - slot.written, "tensor is larger than said: " + name);
+  NIBBLE_CHECK(bytes.size() <= slot.size - slot.written, "tensor is larger than declared: " + name);
   file_.write_at(slot.begin + slot.written, bytes);
   slot.written += bytes.size();
 }

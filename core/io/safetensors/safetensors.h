@@ -54,7 +54,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> specs,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-  /// The whole tensor `name`; dtype and number of elements must be as said.
+  /// The whole tensor `name`; dtype and number of elements must be as declared.
   void write(const std::string& name, const Tensor& value);
   /// The next elements of tensor `name`, in its dtype: rows as they are computed.
   void append(const std::string& name, const Tensor& piece);

@@ -1,6 +1,6 @@
 #pragma once
-// What the CPU could do: multiply-adds in registers, nothing read from memory. Speeds are told as shares of it, because
-// machines differ and clocks change.
+// What the CPU could do: multiply-adds in registers, nothing read from memory. Speeds are given as shares of it,
+// because machines differ and clocks change.
 
 #include "nibble/core/ops/cpu/gemm/bf16_products.h"
 

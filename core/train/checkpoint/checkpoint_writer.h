@@ -39,7 +39,7 @@ class CheckpointWriter {
 
   /// Begins to write; nothing may be under way. `first` runs before, where the writing runs (syncing a log that must be
   /// as far as the checkpoint); its error is the save's.
-  /// `last` runs there when the writing has ended, and is told whether a checkpoint is published. behind = false:
+  /// `last` runs there when the writing has ended, and gets whether a checkpoint is published. behind = false:
   /// nothing trains meanwhile, so start() writes the tensors themselves and takes no memory for a copy.
   void start(const TrainingState& state, const std::vector<CheckpointSlice>& trainable,
              const std::vector<CheckpointSlice>& optimizer, std::function<void()> first = {},

@@ -1,5 +1,5 @@
 #pragma once
-// What in an output directory is of a run: told by its content, so that nothing else is replaced or removed.
+// What in an output directory is of a run: known by its content, so that nothing else is replaced or removed.
 
 #include <cstdint>
 #include <filesystem>

@@ -137,7 +137,7 @@ int64_t Run::finish(Optimizer& optimizer) {
   if (run.leads()) {
     while (free_bytes(run.options.dir) < result && run.make_room()) {
     }
-    run.tell_removed("what is exported");
+    run.report_removed("what is exported");
   }
   const TrainingState& state = run.state;
   if (!run.options.keep_best || !state.best_loss || state.best_step == run.step) return run.step;

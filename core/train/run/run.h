@@ -45,7 +45,7 @@ struct RunOptions {
   int64_t log_every = 1;       ///< steps between lines of metrics.jsonl
   int64_t answer_bytes = 0;    ///< that a step's answers take in rollouts/, at most
   int64_t early_stop = 0;      ///< stop after so many evaluations without a new lowest loss; 0: never
-  double stall_seconds = 600;  ///< a step or a save that lasts longer is told (Observer::on_stall); 0: never
+  double stall_seconds = 600;  ///< a step or a save that lasts longer is reported (Observer::on_stall); 0: never
   int64_t max_bad_steps = 3;   ///< end at so many steps in a row whose loss or gradient is not finite
   int64_t total_steps = 0;
   std::string recipe;  ///< the resolved recipe, JSON text: written to recipe.json and every checkpoint
@@ -96,8 +96,8 @@ class Run {
 
   /// Fills parameters and optimizer state from the checkpoint, if the run continues from one. Then begins the run:
   /// removes what it replaces and what interrupted saves left, checks the space for checkpoints (room for fewer than
-  /// keep_last is told), cuts metrics.jsonl after the checkpoint's step and writes recipe.json. Throws InputError where
-  /// the checkpoint does not fit, IoError where there is no space for one, or for the next of several beside it.
+  /// keep_last is warned of), cuts metrics.jsonl after the checkpoint's step and writes recipe.json. Throws InputError
+  /// where the checkpoint does not fit, IoError where there is no space for one, or for the next of several beside it.
   void restore(Optimizer& optimizer);
 
   /// Whether next_step() will.
@@ -106,25 +106,25 @@ class Run {
   bool next_step();
   /// Number of the current step, from 1.
   int64_t step() const;
-  /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and tells the observer, with what
-  /// TrainingMonitor finds. A step that is not finite was skipped and is told; the max_bad_steps-th in a row leaves
+  /// Writes the step's line to metrics.jsonl (every log_every steps, and the last) and calls the observer, with what
+  /// TrainingMonitor finds. A step that is not finite was skipped and is reported; the max_bad_steps-th in a row leaves
   /// diagnostic.json and throws NumericError.
   void log(const StepResult& result, double lr);
 
   /// The observer's, may be null.
   Trace* trace() const;
 
-  /// What a step's share of the peak is reckoned from: the work of its tokens and what the CPU could do (floating point
+  /// What a step's share of the peak is computed from: the work of its tokens and what the CPU could do (floating point
   /// operations per second, see peak_flops). Without it, shares are 0.
   void set_work(const Work& work, double peak);
 
   bool evaluation_due() const;
-  /// Call before batch `batch` of `batches` (from 0) of an evaluation: tells the observer. False: save_and_interrupt().
+  /// Call before batch `batch` of `batches` (from 0) of an evaluation: calls the observer. False: save_and_interrupt().
   bool evaluating(int64_t batch, int64_t batches) const;
   /// What checkpoints keep from now on (TrainingState::rollouts).
   void keep_rollouts(std::string rollouts);
   /// Whether the observer of any rank asks to stop.
-  bool stop_asked() const;
+  bool stop_requested() const;
   /// Saves the current step, if there was one, whose `rest` is still to be done when the run goes on. By all ranks.
   void save(Optimizer& optimizer, Unfinished rest);
   /// The same, and throws Interrupted.
@@ -132,13 +132,13 @@ class Run {
   /// Writes the evaluation's line, updates best loss and early stop. Call before checkpoint_if_due.
   void log(const Evaluation& evaluation);
 
-  /// Writes the text to samples.jsonl and tells the observer. seconds: wall time, its share where several were made
+  /// Writes the text to samples.jsonl and calls the observer. seconds: wall time, its share where several were made
   /// together.
   void log(const SampleReport& sample, double seconds);
 
   /// Saves when an interval has passed, at a new best (keep_best), and after the last step. The writing goes on while
   /// training does (CheckpointWriter); the last one is waited for. Without space it takes that of the oldest
-  /// checkpoints, never of the newest or the best. One that fails is told and tried again a minute later. When the
+  /// checkpoints, never of the newest or the best. One that fails is reported and tried again a minute later. When the
   /// observer asks to stop: saves and throws Interrupted. Throws IoError when the last one fails.
   void checkpoint_if_due(Optimizer& optimizer);
 

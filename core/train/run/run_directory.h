@@ -35,8 +35,8 @@ std::optional<FoundCheckpoint> choose_start(const RunOptions& options, const Obs
 /// In the name of a setting that is of a file's content: section, this, file.
 inline constexpr const char* kFingerprint = ".fingerprint/";
 
-/// Throws UsageError listing every setting that differs from the checkpoint's; with force, tells the observer instead.
-/// Of a checkpoint without contents of files (an earlier nibble's) the others are compared, and the observer is told.
+/// Throws UsageError listing every setting that differs from the checkpoint's; with force, warns the observer instead.
+/// Of a checkpoint without contents of files (an earlier nibble's) the others are compared, and the observer is warned.
 void compare_settings(const RunOptions& options, const TrainingState& state, const Observer& observer);
 
 /// Removes what an earlier run left and this one, which starts from `start`, does not continue.

@@ -56,7 +56,7 @@ struct Run::Impl {
   std::optional<detail::Clock::time_point> failed;  // when a checkpoint failed that no later one made good
   detail::Clock::time_point step_start, last_save, last_evaluation;
   Watchdog watchdog;
-  std::vector<int64_t> removed;                       // checkpoints, to make room; nobody was told yet
+  std::vector<int64_t> removed;                       // checkpoints, to make room; not yet reported
   std::optional<CheckpointWriter::Outcome> together;  // of a save by several ranks
   CheckpointWriter writer;                            // last: it is done before the metrics close and the lock goes
 
@@ -71,17 +71,17 @@ struct Run::Impl {
     return ranks.size() == 1 ? mine : ranks.all_reduce_sum(on, leads() && mine ? 1 : 0) > 0;
   }
   bool save_due() const;
-  /// Sets `what`, one of the three, and tells the observer the policy that follows from them.
+  /// Sets `what`, one of the three, and gives the observer the policy that follows from them.
   void set_policy(bool Impl::*what, bool value);
   void load(const std::filesystem::path& checkpoint, Optimizer& optimizer) const;
   /// Bytes of slices that all ranks write.
   uint64_t bytes_of_all(const std::vector<CheckpointSlice>& slices) const;
-  /// Throws IoError where there is no space for checkpoints of `bytes`; tells where there is for fewer than asked.
+  /// Throws IoError where there is no space for checkpoints of `bytes`; warns where there is for fewer than asked.
   void require_room(uint64_t bytes) const;
   /// Removes a checkpoint that the run can do without; false where there is none. On the thread that saves.
   bool make_room();
   /// Tells what make_room() removed, for `what`.
-  void tell_removed(const std::string& what);
+  void report_removed(const std::string& what);
   void save_together(Optimizer& optimizer);
   void write_line(const std::string& line);
   /// behind: training goes on meanwhile, see CheckpointWriter::start.

@@ -125,7 +125,7 @@ bool Run::evaluation_due() const {
 
 bool Run::evaluating(int64_t batch, int64_t batches) const {
   impl_->observer.work({impl_->step, "evaluation", batch, batches});
-  return !stop_asked();
+  return !stop_requested();
 }
 
 void Run::log(const Evaluation& evaluation) {

@@ -110,7 +110,7 @@ bool Run::Impl::make_room() {
   }
 }
 
-void Run::Impl::tell_removed(const std::string& what) {
+void Run::Impl::report_removed(const std::string& what) {
   for (const int64_t gone : std::exchange(removed, {})) {
     observer.message("warning: no space for " + what + ": checkpoint " + checkpoint_name(gone) +
                      " was removed, earlier than output.keep_last says");
@@ -175,7 +175,7 @@ void Run::Impl::save_together(Optimizer& optimizer) {
 bool Run::Impl::take_outcome(bool is_last) {
   const CheckpointWriter::Outcome outcome = together ? *together : writer.outcome();
   together.reset();
-  tell_removed(checkpoint_name(outcome.step));
+  report_removed(checkpoint_name(outcome.step));
   if (!outcome.failure.empty()) {
     failed = Clock::now();
     if (is_last && outcome.exit_code == 5) throw NumericError(options.dir.string(), outcome.failure);
@@ -209,13 +209,13 @@ void Run::checkpoint_if_due(Optimizer& optimizer) {
   }
   if (run.writer.done() || run.together) run.take_outcome(false);
   run.state.unfinished = Unfinished::nothing;
-  const bool stop = stop_asked();
+  const bool stop = stop_requested();
   if (run.last_step()) return run.save_last(optimizer);
   if (stop) save_and_interrupt(optimizer, Unfinished::nothing);
   if (run.save_due()) run.begin_save(optimizer);
 }
 
-bool Run::stop_asked() const {
+bool Run::stop_requested() const {
   const bool asked = impl_->observer.stop();  // a signal may have reached one rank before the others
   return impl_->ranks.size() == 1 ? asked : impl_->ranks.all_reduce_sum("stop", asked ? 1 : 0) > 0;
 }

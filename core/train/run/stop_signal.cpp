@@ -67,7 +67,7 @@ StopSignal::StopSignal(End end, StopPolicy policy, bool quiet) : end_(end) {
   current = policy;
   on_terminal = isatty(STDERR_FILENO) == 1;
   end_now = &end_now_;
-  ender_ = std::thread([this] { end_when_told(); });
+  ender_ = std::thread([this] { end_when_signalled(); });
   for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], nullptr, &former_[i]);
   take(quiet);
 }
@@ -95,7 +95,7 @@ void StopSignal::take(bool quiet) {
 }
 
 // The thread that ends the process where the policy is at_once; elsewhere Run::save_and_interrupt() throws Interrupted.
-void StopSignal::end_when_told() {
+void StopSignal::end_when_signalled() {
   while (sem_wait(&end_now_) != 0 && errno == EINTR) {
   }
   if (over_) return;

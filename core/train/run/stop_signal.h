@@ -24,24 +24,24 @@ class StopSignal {
  public:
   /// How the process ends where it ends at once.
   enum class End { by_signal, resumable };
-  /// quiet: others tell the user (there are many ranks).
+  /// quiet: prints nothing, since other ranks do.
   explicit StopSignal(End end = End::resumable, StopPolicy policy = StopPolicy::finish_step, bool quiet = false);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  /// Takes the handlers again, after libraries that took them (those that MPI loads), and speaks or not from now on.
+  /// Takes the handlers again, after libraries that took them (those that MPI loads). quiet: as above.
   void take(bool quiet);
   /// May be called from any thread.
   void set_policy(StopPolicy policy);
   /// Number of the signal that came first, or 0.
   int signal() const;
   bool requested() const { return signal() != 0; }
-  /// Passes it on to `observer`, and obeys what it is told.
+  /// Sets stop_requested and on_stop_policy of `observer`.
   void watch(Observer& observer);
 
  private:
-  void end_when_told();
+  void end_when_signalled();
 
   End end_;
   sem_t end_now_;

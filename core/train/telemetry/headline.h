@@ -7,7 +7,7 @@
 
 namespace nibble {
 
-/// What `metrics` tell beside the loss, where they do: "accuracy" (a share, of TRL's rewards/accuracies too), "margin"
+/// What `metrics` have beside the loss, where they do: "accuracy" (a share, of TRL's rewards/accuracies too), "margin"
 /// and "reward", in this order.
 NamedNumbers headline(const NamedNumbers& metrics);
 /// Its value: "62%" of an accuracy, else three digits: "0.0123".

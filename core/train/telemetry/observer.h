@@ -1,5 +1,5 @@
 #pragma once
-// What a run tells whoever watches it. The library never prints; the command line and other programs set the calls they
+// What a run reports while it goes. The library never prints; the command line and other programs set the calls they
 // care about.
 
 #include <cstdint>

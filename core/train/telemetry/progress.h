@@ -17,11 +17,11 @@ class Progress {
   /// decay: weight kept by the past after one step; 0.95 looks back about 20 steps.
   explicit Progress(double decay = 0.95) : decay_(decay) {}
 
-  /// now: seconds by any clock, which tells what lies between two steps: an evaluation, samples, a save.
+  /// now: seconds by any clock, which measures what lies between two steps: an evaluation, samples, a save.
   void add(const StepReport& report, double now);
   /// What lies between the last step and the next one comes back as often as evaluations do.
   void add(const EvaluationReport& report);
-  /// As Observer::on_evaluations_ahead tells: counts until the first evaluation has been measured.
+  /// From Observer::on_evaluations_ahead: counts until the first evaluation has been measured.
   void expect_evaluations(double tokens) { expected_tokens_ = tokens; }
 
   double smoothed_loss() const;

@@ -42,10 +42,10 @@ void keep(std::deque<double>& values, double value) {
 
 }  // namespace
 
-bool TrainingMonitor::may_say(const std::string& rule, int64_t step) {
-  const auto output = said_.find(rule);
-  if (output != said_.end() && step < output->second + kQuietSteps) return false;
-  said_[rule] = step;
+bool TrainingMonitor::may_warn(const std::string& rule, int64_t step) {
+  const auto output = warned_.find(rule);
+  if (output != warned_.end() && step < output->second + kQuietSteps) return false;
+  warned_[rule] = step;
   return true;
 }
 
@@ -57,19 +57,19 @@ std::vector<std::string> TrainingMonitor::after_step(const StepReport& report) {
     // The loss of rewards lies around 0 and has no level that it could leave.
     const bool spike = deviation < std::abs(mean) && report.loss > kSpikeShare * std::abs(mean) &&
                        report.loss > mean + kSpikeDeviations * deviation;
-    if (spike && may_say("spike", report.step)) {
+    if (spike && may_warn("spike", report.step)) {
       warnings.push_back(start + "loss spike: " + number(report.loss) + " after a mean of " + number(mean) +
                          "; look at the data of this step, or lower optimizer.lr");
     }
     const double median = median_of(norms_);
-    if (report.grad_norm > kExplosion * median && median > 0 && may_say("exploding", report.step)) {
+    if (report.grad_norm > kExplosion * median && median > 0 && may_warn("exploding", report.step)) {
       warnings.push_back(start + "exploding gradient: norm " + number(report.grad_norm) + " after a median of " +
                          number(median) +
                          "; lower optimizer.lr (train.max_grad_norm bounds what one such step changes)");
     }
   }
   vanished_ = report.grad_norm < kVanished ? vanished_ + 1 : 0;
-  if (vanished_ >= kVanishedSteps && may_say("vanishing", report.step)) {
+  if (vanished_ >= kVanishedSteps && may_warn("vanishing", report.step)) {
     warnings.push_back(start + "vanishing gradient: norm " + number(report.grad_norm) + " for " +
                        std::to_string(vanished_) + " steps; nothing is learned any more");
   }
@@ -89,7 +89,7 @@ std::vector<std::string> TrainingMonitor::after_evaluation(const EvaluationRepor
   }
   // What looks the same is the noise of a flat curve.
   rising_ = number(report.loss) == number(lowest_evaluation_) ? 0 : rising_ + 1;
-  if (rising_ < kRisingEvaluations || training >= training_at_lowest_ || !may_say("overfitting", report.step))
+  if (rising_ < kRisingEvaluations || training >= training_at_lowest_ || !may_warn("overfitting", report.step))
     return {};
   return {"warning: step " + std::to_string(report.step) + ": overfitting: evaluation loss " + number(report.loss) +
           " is above its lowest, " + number(lowest_evaluation_) + ", in " + std::to_string(rising_) +
@@ -111,7 +111,7 @@ std::vector<std::string> TrainingMonitor::after_update(int64_t step, double lr,
   }
   const bool learned = largest_lr_ > 0;
   largest_lr_ = 0;
-  if (unchanged.empty() || !learned || !may_say("unchanged", step)) return {};
+  if (unchanged.empty() || !learned || !may_warn("unchanged", step)) return {};
   std::string names;
   for (size_t i = 0; i < std::min(unchanged.size(), kShownNames); ++i) names += (i > 0 ? ", " : "") + unchanged[i];
   if (unchanged.size() > kShownNames) names += ", ...";

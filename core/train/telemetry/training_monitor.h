@@ -37,8 +37,8 @@ class TrainingMonitor {
   std::vector<std::string> after_update(int64_t step, double lr, const std::vector<Parameter*>& parameters);
 
  private:
-  /// Whether `rule` may speak at `step`.
-  bool may_say(const std::string& rule, int64_t step);
+  /// Whether `rule` may warn at `step`.
+  bool may_warn(const std::string& rule, int64_t step);
 
   std::deque<double> losses_, norms_;
   int vanished_ = 0;
@@ -47,7 +47,7 @@ class TrainingMonitor {
   bool evaluated_ = false;
   double largest_lr_ = 0;
   std::map<std::string, std::string> hashes_;  // by parameter
-  std::map<std::string, int64_t> said_;        // last step, by rule
+  std::map<std::string, int64_t> warned_;      // last step, by rule
 };
 
 }  // namespace nibble

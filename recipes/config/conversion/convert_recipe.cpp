@@ -327,8 +327,8 @@ bool Converter::turns_dropout_off() const {
 
 void Converter::convert_loss_type(const std::string& key, const Json& value) {
   const std::vector<std::string> known = loss_types_of(objective_);
-  const bool is_said = known.size() < 2 || (objective_ == ObjectiveType::kto && tool_ == Tool::llama_factory);
-  if (is_said) return;
+  const bool has_no_choice = known.size() < 2 || (objective_ == ObjectiveType::kto && tool_ == Tool::llama_factory);
+  if (has_no_choice) return;
   for (const Json& name : value.is_array() ? value : Json::array({value})) {
     if (std::ranges::none_of(known, [&](const std::string& one) { return name == one; })) {
       return note(key, name.dump() + " has no counterpart: objective.loss_type is " + joined(known, " | "));

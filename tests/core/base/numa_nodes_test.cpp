@@ -30,7 +30,7 @@ class NumaNodes : public testing::Test {
   const test::TemporaryDirectory sys_;
 };
 
-TEST_F(NumaNodes, AreOneWhereTheKernelTellsNone) {
+TEST_F(NumaNodes, AreOneWhereTheKernelNamesNone) {
   EXPECT_EQ(numa_nodes("/nowhere").size(), 1u);
   EXPECT_FALSE(numa_nodes("/nowhere").front().empty());
 }

@@ -287,7 +287,7 @@ TEST_F(LoadTied, SixteenBitWeightsAreTrainedInF32) {
   EXPECT_LE(largest_difference(all_logits(decoder, batch(), rank_.step()), golden_), 0.05);
 }
 
-TEST(RandomDecoder, NumbersHangOnSeedAndNameOnly) {
+TEST(RandomDecoder, NumbersDependOnSeedAndNameOnly) {
   Rank rank;
   const auto weights = [&](uint64_t seed, int64_t layers) {
     nlohmann::json config = nlohmann::json::parse(config_text(false));

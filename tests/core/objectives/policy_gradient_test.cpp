@@ -147,7 +147,7 @@ TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
   EXPECT_EQ(down.clipped_high, 0);
 }
 
-TEST(PolicyGradient, TellsOfClippingAndEntropyByTrlsNames) {
+TEST(PolicyGradient, ReportsClippingAndEntropyByTrlsNames) {
   // Answers of 2 and 4 tokens to prompts of one, the first with a ratio too high, the second with two too low.
   MemoryPool pool;
   std::vector<Sample> samples;

@@ -322,7 +322,7 @@ TEST(Dpo, WeighsPairsByWhatThePolicyWouldWrite) {
 
 std::map<std::string, double> named(const Metrics& metrics) { return {metrics.begin(), metrics.end()}; }
 
-TEST(Dpo, TellsMeansOverTokensOfBothAnswersByTrlsNames) {
+TEST(Dpo, ReportsMeansOverTokensOfBothAnswersByTrlsNames) {
   MemoryPool pool;
   const Batch batch = some_batch({3, 1, 2, 2}, 2, pool);  // pairs of 3 and 1, 2 and 2 answer tokens
   const std::vector<float> policy = some_numbers(batch, 1), entropies = some_numbers(batch, 3),

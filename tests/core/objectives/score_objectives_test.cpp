@@ -57,7 +57,7 @@ TEST(Reward, IsBradleyAndTerryWithMarginsAndCentering) {
   EXPECT_EQ(Reward(options).counts(batch).divisor, 2);
 }
 
-TEST(Reward, TellsItsMetricsByTrlsNames) {
+TEST(Reward, ReportsItsMetricsByTrlsNames) {
   MemoryPool pool;
   const Reward reward(ObjectiveOptions{.type = ObjectiveType::reward});
   const Batch batch = batch_of({{}, {}, {}, {}}, true, pool);

@@ -102,7 +102,7 @@ TEST_P(CrossEntropyTest, ColumnsInPartsGiveTheLossAndGradientOfAll) {
   }
 }
 
-TEST_P(CrossEntropyTest, TellsOfAllProbabilitiesInTheSamePass) {
+TEST_P(CrossEntropyTest, ReportsAllProbabilitiesInTheSamePass) {
   const int64_t rows = 4;
   for (const int64_t vocabulary : {3, 67, 5003}) {
     for (const float softcap : {0.0f, 30.0f}) {

@@ -60,7 +60,7 @@ TEST(GgufPreTokenizer, WhatLlamaCppWouldDoOtherwiseIsRefusedByName) {
   EXPECT_TRUE(has(refusal({{"pre_tokenizer", {{"type", "Whitespace"}}}}, false), "Whitespace"));
 }
 
-TEST(GgufPreTokenizer, StepsThatLlamaCppLeavesOutAreTold) {
+TEST(GgufPreTokenizer, StepsThatLlamaCppLeavesOutAreReported) {
   EXPECT_TRUE(gguf_left_out({{"pre_tokenizer", byte_level(true)}}).empty());
   EXPECT_EQ(gguf_left_out({{"normalizer", {{"type", "NFC"}}}}).size(), 1u);
   EXPECT_EQ(gguf_left_out(cut_by(kGpt4oExpression)).size(), 1u);

@@ -201,7 +201,7 @@ TEST(Report, EmptyRunStillHasAPage) {
   EXPECT_NE(report_page(read_run_log(directory.path())).find("steps<b>0</b>"), std::string::npos);
 }
 
-TEST(Compare, TellsWhereRecipesDifferAndWhoIsBest) {
+TEST(Compare, ReportsWhereRecipesDifferAndWhoIsBest) {
   const TemporaryDirectory directory;
   write_run(directory / "a", 1e-4, 1.5);
   write_run(directory / "b", 2e-4, 1.25);

@@ -98,7 +98,7 @@ Value Interpreter::evaluate(const Expression& expression, const ScopePtr& scope)
     case ExpressionKind::item:
       return evaluate_item(expression, scope);
     case ExpressionKind::slice:
-      return Value::undefined("a slice stands for itself");  // in a tuple of indices, which nothing here takes
+      return Value::undefined("a slice by itself has no value");  // in a tuple of indices, which nothing here takes
     case ExpressionKind::call: {
       const Value callee = part(0);
       return call(callee, evaluate_arguments(expression.arguments, scope));

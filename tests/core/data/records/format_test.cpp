@@ -81,7 +81,7 @@ TEST(Format, FieldsRenameOursToTheFiles) {
   EXPECT_EQ(detect_format("f", {R"({"q": "ab", "a": "cd"})", 1, 1}, options), DataFormat::completion);
 }
 
-TEST(Format, ANameOfAColumnThatIsNotThereIsSaid) {
+TEST(Format, ANameOfAColumnThatIsNotThereIsReported) {
   DataOptions options;
   options.fields = {{"completion", "answer"}, {"prompt", "q"}};
   EXPECT_THAT(error_of<InputError>([&] {

@@ -113,7 +113,7 @@ TEST(AtomicFile, AKilledWriterLeavesOnlyATemporaryName) {
   EXPECT_EQ(temporaries, 1);
 }
 
-TEST(WriteProbe, TellsWhetherADirectoryCanBeWritten) {
+TEST(WriteProbe, ReportsWhetherADirectoryCanBeWritten) {
   TemporaryDirectory directory;
   write_probe(directory.path());
   EXPECT_TRUE(fs::is_empty(directory.path()));

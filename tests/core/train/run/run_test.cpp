@@ -354,7 +354,7 @@ TEST(Run, FailedCheckpointInTheMiddleCostsTheCheckpointOnly) {
   EXPECT_THROW(last.go(), IoError);
 }
 
-TEST(Run, MetricsThatFillTheDiskAreToldAtTheStart) {
+TEST(Run, MetricsThatFillTheDiskAreReportedAtTheStart) {
   ToyRun run;
   run.options.total_steps = int64_t{1} << 45;
   run.stop_after = 1;

@@ -29,7 +29,7 @@ TrainingMonitor after_thirty() {
   return monitor;
 }
 
-TEST(TrainingMonitor, ALossFarAboveTheLastOnesIsASpikeSaidOnce) {
+TEST(TrainingMonitor, ALossFarAboveTheLastOnesIsASpikeReportedOnce) {
   TrainingMonitor monitor = after_thirty();
   EXPECT_THAT(monitor.after_step(step(31, 2.4)), IsEmpty());
   EXPECT_THAT(monitor.after_step(step(32, 9)), ElementsAre(HasSubstr("step 32: loss spike: 9 after a mean of 2.1")));

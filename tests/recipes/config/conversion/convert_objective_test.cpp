@@ -36,7 +36,7 @@ const std::string kFactory = "model_name_or_path: m\ndataset: pairs\noutput_dir:
 const std::string kAxolotl = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\n";
 constexpr const char* kExact = R"([{"type": "exact", "column": "answer"}])";
 
-TEST(ConvertObjective, TrlsDpoIsToldByItsKeys) {
+TEST(ConvertObjective, TrlsDpoIsRecognizedByItsKeys) {
   const Converted dpo(kTrl + R"(
 beta: 0.2
 loss_type: [sigmoid, sft]
