@@ -22,7 +22,7 @@ std::string nonfinite_text(const std::string& what, const Tensor& tensor) {
 
 std::string nonfinite_text(const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& tensor : tensors) {
-    const std::string found = nonfinite_text(tensor.name, tensor.value);
+    std::string found = nonfinite_text(tensor.name, tensor.value);
     release_pages(tensor.value);
     if (!found.empty()) return found;
   }

@@ -40,7 +40,7 @@ std::string shown(const std::string& name) {
 /// Reads forward through the mapped header.
 class Cursor {
  public:
-  Cursor(const FileMap& map) : map_(map) {}
+  explicit Cursor(const FileMap& map) : map_(map) {}
 
   uint64_t position() const { return at_; }
   uint64_t left() const { return map_.size() - at_; }
