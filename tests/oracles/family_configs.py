@@ -453,11 +453,25 @@ def nemotron_h(r):
     return "nemotron_h", c
 
 
+def zamba2(r):
+    """Two blocks in turn for four layers, each with adapters of its own."""
+    c = common(r)
+    small = c["vocab_size"] < 60
+    c.update(hidden_size=4 if small else 24, num_attention_heads=2 if small else 4, num_hidden_layers=4 if small else 5,
+             intermediate_size=5 if small else r.randrange(20, 40), layers_block_type=["hybrid"] * 4 + ["linear_attention"] * (not small),
+             num_mem_blocks=2, adapter_rank=2 if small else 3, use_shared_attention_adapter=small or r.random() < 0.7,
+             use_mem_rope=small or r.random() < 0.6, add_bias_linear=r.random() < 0.3, tie_word_embeddings=True,
+             mamba_ngroups=2, n_mamba_heads=4, mamba_d_state=3, mamba_d_conv=2 if small else 4, chunk_size=8,
+             hidden_act=r.choice(["gelu", "silu"]), rms_norm_eps=1e-2)  # few channels make noise of a smaller one
+    c["num_key_value_heads"] = c["num_attention_heads"] if c["use_shared_attention_adapter"] else 2
+    return "zamba2", rope(r, c, kinds=("default", "linear"))
+
+
 FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma=gemma, gemma2=gemma2, gemma3=gemma3, phi3=phi3,
                 gpt_neox=gpt_neox, falcon=falcon, gpt2=gpt2_own, gpt_bigcode=gpt_bigcode, gptj=gptj, codegen=codegen, opt=opt,
                 stablelm=stablelm, smollm3=smollm3, olmo=olmo, olmo2=olmo2, granite=granite, starcoder2=starcoder2, bloom=bloom,
                 phi=phi, cohere=cohere, cohere2=cohere2, lfm2=lfm2, qwen3_5=qwen3_5, falcon_h1=falcon_h1,
-                bamba=bamba, granite_hybrid=granite_hybrid, nemotron_h=nemotron_h, **LATER)
+                bamba=bamba, granite_hybrid=granite_hybrid, nemotron_h=nemotron_h, zamba2=zamba2, **LATER)
 
 
 def published(config, r):
