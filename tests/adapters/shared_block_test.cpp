@@ -23,7 +23,7 @@ class SharedBlockAdapters : public ::testing::Test {
   }
 
   Rank rank_;
-  FamilyCase golden_{std::string(kSourceDir) + "/tests/data/goldens/families/zamba2-13"};
+  FamilyCase golden_{std::string(kSourceDir) + "/tests/data/goldens/families/zamba2-4"};
   Decoder decoder_ = load_decoder(golden_.model, rank_.context());
   PeftAdapter adapter_ = read_peft_directory((golden_.folder / "lora").string());
 };

@@ -9,7 +9,7 @@ namespace {
 using Zamba2 = test::SmallModel;
 
 TEST_F(Zamba2, IsQuantizedPlannedTrainedAndMergedWhereNoBlockIsShared) {
-  const std::string model = std::string(kSourceDir) + "/tests/data/goldens/families/zamba2-13/model";
+  const std::string model = std::string(kSourceDir) + "/tests/data/goldens/families/zamba2-4/model";
   std::string lines;
   for (int i = 0; i < 4; ++i) {
     lines += nlohmann::json{{"input_ids", {3 + i, 5, 7, 9, 11, 13, 17, 2}}}.dump() + "\n";

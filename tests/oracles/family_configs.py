@@ -417,8 +417,7 @@ def falcon_h1(r):
     return "falcon_h1", rope(r, c, kinds=("default", "linear"))
 
 
-def whole_heads(r, c):
-    """Mamba heads that divide twice the width."""
+def whole_heads(r, c):  # of Mamba, that divide twice the width
     mamba(r, c)
     c["mamba_n_groups"], c["mamba_n_heads"] = r.choice([(1, 2), (2, 4), (1, 4)])
 
@@ -453,17 +452,10 @@ def nemotron_h(r):
     return "nemotron_h", c
 
 
-def zamba2(r):
-    """Two blocks in turn for four layers, each with adapters of its own."""
-    c = common(r)
-    small = c["vocab_size"] < 60
-    c.update(hidden_size=4 if small else 24, num_attention_heads=2 if small else 4, num_hidden_layers=4 if small else 5,
-             intermediate_size=5 if small else r.randrange(20, 40), layers_block_type=["hybrid"] * 4 + ["linear_attention"] * (not small),
-             num_mem_blocks=2, adapter_rank=2 if small else 3, use_shared_attention_adapter=small or r.random() < 0.7,
-             use_mem_rope=small or r.random() < 0.6, add_bias_linear=r.random() < 0.3, tie_word_embeddings=True,
-             mamba_ngroups=2, n_mamba_heads=4, mamba_d_state=3, mamba_d_conv=2 if small else 4, chunk_size=8,
-             hidden_act=r.choice(["gelu", "silu"]), rms_norm_eps=1e-2)  # few channels make noise of a smaller one
-    c["num_key_value_heads"] = c["num_attention_heads"] if c["use_shared_attention_adapter"] else 2
+def zamba2(r):  # two blocks in turn, with adapters of four layers; few channels make noise of a smaller epsilon
+    c = dict(common(r), hidden_size=4, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=4, intermediate_size=5, adapter_rank=2, mamba_d_state=3)
+    c.update(layers_block_type=["hybrid"] * 4, num_mem_blocks=2, use_shared_attention_adapter=True, use_mem_rope=True, tie_word_embeddings=True, rms_norm_eps=1e-2,
+             mamba_ngroups=2, n_mamba_heads=4, mamba_d_conv=2, chunk_size=8, hidden_act=r.choice(["gelu", "silu"]), add_bias_linear=r.random() < 0.3)
     return "zamba2", rope(r, c, kinds=("default", "linear"))
 
 

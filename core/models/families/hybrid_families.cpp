@@ -60,6 +60,11 @@ void finish_zamba2(const ConfigReader& file, DecoderConfig& config) {
     file.fail("num_key_value_heads", "is not num_attention_heads, but adapters of keys have the width of all heads",
               "set use_shared_attention_adapter to false");
   }
+  if (make.attention_adapters && config.heads * config.head_size != 2 * config.width) {
+    file.fail("attention_head_dim",
+              "is " + std::to_string(config.head_size) + ", but adapters of queries have twice the width of the model",
+              "set use_shared_attention_adapter to false");
+  }
   const Mamba2Maker alone{make.mamba.config, "mamba"};
   for (LayerConfig& layer : config.layer) {
     layer.rotary = rotates ? 0 : -1;
@@ -312,7 +317,10 @@ std::vector<Family> hybrid_families() {
        .architecture = "Zamba2ForCausalLM",
        .pad_id = 0,
        .names = zamba2_names(),
-       .keys = {.head_size = "", .qkv_bias = "", .output_bias = "", .mlp_bias = "add_bias_linear"},
+       .keys = {.head_size = "attention_head_dim|head_dim",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = "add_bias_linear"},
        .norm = kNorm,
        .activation = "gelu",
        .tied_head = true,

@@ -1,6 +1,5 @@
 #include "nibble/core/nn/mixers/side_by_side.h"
 
-#include "nibble/core/nn/mixers/part_caches.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {

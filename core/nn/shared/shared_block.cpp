@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "nibble/core/nn/mixers/part_caches.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 
