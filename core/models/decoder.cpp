@@ -300,10 +300,7 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
                  RankContext& rank, LayerRange range, const LayerSharding* sharding, const ExpertExchange* experts) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
-  if (config.hands_on() && (range.begin > 0 || range.end < config.layers)) {
-    throw UsageError("layers of " + config.model_type + " read what others made, so they cannot be on several ranks",
-                     "use parallel.shard", "parallel.pipeline");
-  }
+  config.check_stages(range.begin == 0 && range.end == config.layers);
   Makers makers{make_linear, make_parameter};
   if (sharding) makers = sharding->makers(makers, rank.pool);
   makers.experts = experts;

@@ -374,6 +374,12 @@ bool DecoderConfig::hands_on() const {
          std::ranges::any_of(layer, [](const LayerConfig& of) { return of.keys_from >= 0; });
 }
 
+void DecoderConfig::check_stages(bool all_layers) const {
+  if (all_layers || !hands_on()) return;
+  throw UsageError("layers of " + model_type + " read what others made, so they cannot be on several ranks",
+                   "use parallel.shard", "parallel.pipeline");
+}
+
 bool DecoderConfig::has_shared_blocks() const {
   return std::ranges::any_of(layer, [](const LayerConfig& of) { return of.block_of >= 0; });
 }

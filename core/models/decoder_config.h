@@ -180,6 +180,8 @@ struct DecoderConfig {
   MlpConfig mlp(int64_t l) const;
   /// Layers compute on what earlier ones, or the embedding, hand on beside the residual stream.
   bool hands_on() const;
+  /// UsageError for a Decoder of some layers of such a model.
+  void check_stages(bool all_layers) const;
   /// Layers that have a SharedBlock read the embeddings again.
   bool has_shared_blocks() const;
   /// Of a step, where the loss has a part for the balance of the experts.

@@ -38,6 +38,19 @@ TEST_F(Zamba2, IsQuantizedPlannedTrainedAndMergedWhereNoBlockIsShared) {
       for (const char* made : {"run", "merged"}) std::filesystem::remove_all(root_ / made);
     }
   }
+  for (const char* axis : {"pipeline", "tensor"}) {
+    const nlohmann::json recipe = {{"model", {{"path", model}}},
+                                   {"data", {{"train", "d.jsonl"}, {"max_length", 16}}},
+                                   {"train", {{"steps", 2}}},
+                                   {"parallel", {{axis, 2}}},
+                                   {"output", {{"dir", "run"}}}};
+    test::write_bytes(root_ / "r.json", recipe.dump());
+    for (const char* command : {"validate", "plan"}) {
+      const CommandOutput said = run(std::string(command) + " r.json");
+      EXPECT_EQ(said.code, 2) << command << " " << axis << ": " << said.text;
+      EXPECT_NE(said.text.find("use parallel.shard\n"), std::string::npos) << said.text;
+    }
+  }
 }
 
 }  // namespace
