@@ -11,6 +11,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/shared_modules.h"
 
 namespace nibble {
 
@@ -48,6 +49,14 @@ void check_embedding(const std::string& module, const DecoderConfig& config, con
     throw UsageError("LoRA on " + module + " needs the full table, which parallel.tensor shards",
                      "leave it out of target_modules", "adapter.target_modules");
   }
+}
+
+/// A weight that layers share can neither become that of one of them nor change under the others.
+void check_shared_block(const std::string& module, const DecoderConfig& config, const AdapterOptions& options) {
+  const bool changes = takes_from_base(options.init_lora_weights) || options.init_lora_weights == LoraInit::loftq;
+  if (!changes || first_layer_of_block(config, module) < 0) return;
+  throw UsageError("init_lora_weights would change the weight of " + module + ", which several layers share",
+                   "start from random factors, or leave it out of target_modules", "adapter.init_lora_weights");
 }
 
 void check_new_embedding(const std::string& module, const AdapterOptions& options) {
@@ -232,6 +241,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& aske
   TargetModules found = planner.matched();
   for (const std::string& module : found.modules) {
     if (planner.is_embedding(module)) check_new_embedding(module, options);
+    check_shared_block(module, config, options);
   }
   planner.set_modules(std::move(found.modules));
   planner.set_expert_tensors(planner.matched_expert_tensors());

@@ -21,6 +21,13 @@ bool is_named(const std::string& module, const std::string& name) {
 
 std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
+/// The same with what stands before a number, which alone would name layers too: "linear_q_adapter_list.0.1".
+std::string last_name(const std::string& module) {
+  size_t begin = module.rfind('.') + 1;
+  while (begin > 1 && std::isdigit(static_cast<unsigned char>(module[begin]))) begin = module.rfind('.', begin - 2) + 1;
+  return module.substr(begin);
+}
+
 /// A ModuleSelector with its regular expression compiled.
 class Selection {
  public:
@@ -219,7 +226,7 @@ std::vector<std::string> target_names(std::span<const std::string> matched, std:
                                       const AdapterOptions& options, const std::string& head) {
   if (matched.empty()) return {};  // tensors of experts alone
   std::set<std::string> ends;
-  for (const std::string& module : matched) ends.insert(last_part(module));
+  for (const std::string& module : matched) ends.insert(last_name(module));
   AdapterOptions named = options;
   named.target_modules = {{ends.begin(), ends.end()}, ""};
   const TargetModules again = match_target_modules(linears, head, "", named);

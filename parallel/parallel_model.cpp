@@ -71,11 +71,11 @@ Slicer ParallelModel::written_slicer() const {
 
 void ParallelModel::visit_unsharded(const std::function<void(const std::vector<NamedTensor>&)>& visit) {
   std::set<int64_t> layers;
-  for (const NamedTensor& tensor : state_dict(model_)) layers.insert(layer_of(model_, tensor.name));
+  for (const NamedTensor& tensor : state_dict(model_)) layers.insert(gathered_group_of(model_, tensor.name));
   for (const int64_t layer : layers) {
     const auto visit_layer = [&] {
       std::vector<NamedTensor> here = state_dict(model_);
-      std::erase_if(here, [&](const NamedTensor& tensor) { return layer_of(model_, tensor.name) != layer; });
+      std::erase_if(here, [&](const NamedTensor& tensor) { return gathered_group_of(model_, tensor.name) != layer; });
       visit(here);
     };
     sharded_ ? sharded_->with_layer(layer, visit_layer) : visit_layer();

@@ -82,7 +82,7 @@ Tensor Nf4Weight::dequantize(int64_t begin, int64_t end, MemoryPool& pool) const
 }
 
 std::vector<NamedTensor> Nf4Weight::parts() const {
-  if (matrix_ > 0) return {};
+  if (!is_first()) return {};
   const ops::FourBitMatrix& m = stored_->four_bit;
   if (m.scaled_by_exponents()) {
     return {{mxfp4_blocks_name(name_), m.packed}, {mxfp4_scales_name(name_), m.exponents}};

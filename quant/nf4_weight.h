@@ -41,6 +41,9 @@ class Nf4Weight final : public LinearWeight, public ReadableWeight {
   std::unique_ptr<LinearWeight> matrix(int64_t i) const override;
   std::unique_ptr<LinearWeight> matrices(Range which, MemoryPool& pool) const override;
 
+ protected:
+  std::unique_ptr<LinearWeight> copy() const override { return std::make_unique<Nf4Weight>(*this); }
+
  private:
   /// Of the own matrix as it is stored.
   int64_t stored_rows() const { return stored_->rows() / std::max<int64_t>(matrices_, 1); }

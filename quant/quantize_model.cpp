@@ -42,8 +42,8 @@ std::map<std::string, LinearPlace> linears_of(const DecoderConfig& config, const
     if (is_router(config, linear.name())) return;  // stays as it is
     const Parameter& parameter = *linear.weight().parameter();
     const bool several = parameter.value.rank() == 3;
-    const std::string weight = stored_weight_name(checkpoint, several ? parameter.name : linear.name() + ".weight");
     const bool tied = linear.name() == config.names.head && config.tied_head;
+    const std::string weight = stored_weight_name(checkpoint, tied ? linear.name() + ".weight" : parameter.name);
     if (!checkpoint.contains(weight) && tied) return;
     const Tensor stored = checkpoint.at(weight);
     const Shape shape = {dense.out_features(), dense.in_features()};

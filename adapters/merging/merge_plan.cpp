@@ -9,6 +9,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/decoder_config.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/shared_modules.h"
 
 namespace nibble {
 
@@ -110,6 +111,11 @@ void MergePlan::place_experts() {
 }
 
 void MergePlan::place(const std::string& name, const Tensor& tensor) {
+  if (first_layer_of_block(model_, name) >= 0) {
+    throw InputError(
+        adapter_.file(), name + " is of one layer, but several layers share the weight below it",
+        "use the adapter beside its base, or train without the modules of " + model_.names.block.shared.block);
+  }
   std::string module;
   if (ends_with_taken(name, ".lora_A.weight", module)) {
     if (placed_.contains(module)) return;

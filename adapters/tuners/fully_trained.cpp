@@ -6,6 +6,7 @@
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -88,6 +89,11 @@ FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, c
   untie_where_needed(model, options);
   add_modules(model, options, found);
   add_biases(model, options, targeted, found);
+  for (const auto& [parameter, name] : found) {
+    if (first_layer_of_block(model.config(), parameter) < 0) continue;
+    throw UsageError("the adapter would train " + parameter + ", which several layers share and PEFT parts",
+                     "leave it out of modules_to_save and bias", "adapter");
+  }
   return found;
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/decoder_parts.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/cross_entropy.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/embedding.h"
@@ -298,21 +300,17 @@ Decoder::Decoder(DecoderConfig config, const LinearWeightMaker& make_linear, con
                  RankContext& rank, LayerRange range, const LayerSharding* sharding, const ExpertExchange* experts) {
   if (range.end < 0) range.end = config.layers;
   NIBBLE_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= config.layers, "layers of a stage");
-  const bool hands_on = config.layer_input_size > 0 || std::ranges::any_of(config.layer, [](const LayerConfig& layer) {
-                          return layer.keys_from >= 0;
-                        });
-  if (hands_on && (range.begin > 0 || range.end < config.layers)) {
-    throw UsageError("layers of " + config.model_type + " read what others made, so they cannot be on several ranks",
-                     "use parallel.shard", "parallel.pipeline");
-  }
+  config.check_stages(range.begin == 0 && range.end == config.layers);
   Makers makers{make_linear, make_parameter};
   if (sharding) makers = sharding->makers(makers, rank.pool);
   makers.experts = experts;
   std::optional<InputStage> input;
   if (range.begin == 0) input = make_input(config, makers);
   std::vector<Block> blocks;
+  SharedModules shared(config);
+  const Makers of_layers = shared.makers(makers);
   for (int64_t l = range.begin; l < range.end; ++l) {
-    blocks.push_back(make_block(config, l, sharding, makers));
+    blocks.push_back(make_block(config, l, sharding, of_layers));
   }
   std::optional<DecoderHead> head;
   if (range.end == config.layers) {
@@ -346,16 +344,18 @@ void Decoder::set_spill(SpillFile* spill) { impl_->spill = spill; }
 void Decoder::set_hooks(BlockHooks* hooks) { impl_->hooks = hooks ? hooks : &impl_->none; }
 
 void Decoder::visit(const ParameterVisitor& visitor) {
-  if (impl_->input) impl_->input->visit(visitor);
-  for (Block& block : impl_->blocks) block.visit(visitor);
+  std::unordered_set<const Parameter*> seen;
+  const ParameterVisitor once = [&](Parameter& parameter) {
+    if (seen.insert(&parameter).second) visitor(parameter);
+  };
+  if (impl_->input) impl_->input->visit(once);
+  for (Block& block : impl_->blocks) block.visit(once);
   if (!impl_->head) return;
   DecoderHead& head = *impl_->head;
-  if (head.streams) head.streams->visit(visitor);
-  if (head.norm) head.norm->visit(visitor);
-  if (head.project) head.project->visit(visitor);
-  head.linear.visit([&](Parameter& parameter) {
-    if (!impl_->input || &parameter != &impl_->input->embedding.table()) visitor(parameter);
-  });
+  if (head.streams) head.streams->visit(once);
+  if (head.norm) head.norm->visit(once);
+  if (head.project) head.project->visit(once);
+  head.linear.visit(once);
 }
 
 void Decoder::visit_embeddings(const std::function<void(Embedding&)>& visitor) {

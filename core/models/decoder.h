@@ -79,9 +79,10 @@ class Decoder {
   /// Whether an earlier stage has something trainable, so that the gradient has to reach this stage's lower end.
   void set_trainable_below(bool trainable);
 
-  /// Every parameter once, in module order (a tied head is the embedding and comes once).
+  /// Every parameter once, in module order (a tied head is the embedding, and layers may share a block).
   void visit(const ParameterVisitor& visitor);
-  /// Every Linear in module order, the head last (a tied head included).
+  /// Every Linear in module order, the head last (a tied head included; those of layers that share a block: each
+  /// one's).
   void visit_linears(const std::function<void(Linear&)>& visitor);
   /// The tokens' embedding, then that of the positions where they are learned.
   void visit_embeddings(const std::function<void(Embedding&)>& visitor);

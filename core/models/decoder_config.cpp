@@ -80,12 +80,12 @@ void read_sizes(const ConfigReader& file, const Family& family, DecoderConfig& c
                               std::to_string(config.kv_heads));
   }
   const bool from_width = family.head_size == 0 || file.is_null(keys.head_size);
-  if (from_width && !file.has(keys.head_size) && config.width % config.heads != 0) {
+  const int64_t of_heads = family.attention_share * config.width;
+  if (from_width && !file.has(keys.head_size) && of_heads % config.heads != 0) {
     file.fail(keys.width, "is " + std::to_string(config.width) + ", no multiple of " + std::string(keys.heads) + ", " +
                               std::to_string(config.heads));
   }
-  config.head_size =
-      file.integer(keys.head_size, 1, 65536, from_width ? config.width / config.heads : family.head_size);
+  config.head_size = file.integer(keys.head_size, 1, 65536, from_width ? of_heads / config.heads : family.head_size);
   if (config.heads * config.head_size > kMaxWidth) file.fail("head_dim", "is too large for so many heads");
 }
 
@@ -367,6 +367,21 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .xielu = xielu,
           .inner_norm = sublayer_norms ? std::optional(norm) : std::nullopt,
           .gate_cutoff = own.gate_cutoff};
+}
+
+bool DecoderConfig::hands_on() const {
+  return layer_input_size > 0 || has_shared_blocks() ||
+         std::ranges::any_of(layer, [](const LayerConfig& of) { return of.keys_from >= 0; });
+}
+
+void DecoderConfig::check_stages(bool all_layers) const {
+  if (all_layers || !hands_on()) return;
+  throw UsageError("layers of " + model_type + " read what others made, so they cannot be on several ranks",
+                   "use parallel.shard", "parallel.pipeline");
+}
+
+bool DecoderConfig::has_shared_blocks() const {
+  return std::ranges::any_of(layer, [](const LayerConfig& of) { return of.block_of >= 0; });
 }
 
 std::optional<RouterBalance> DecoderConfig::router_balance() const {

@@ -11,6 +11,7 @@
 #include "nibble/core/nn/feed_forward/experts_config.h"
 #include "nibble/core/nn/feed_forward/router_balance.h"
 #include "nibble/core/nn/mixers/attention.h"
+#include "nibble/core/nn/shared/shared_block.h"
 
 namespace nibble {
 
@@ -21,6 +22,7 @@ struct BlockNames : NormNames {
   AttentionNames attention;
   MlpNames mlp;
   ExpertNames experts;
+  SharedBlockNames shared;
 };
 
 /// Where the layers' own inputs come from (Gemma 3n and 4).
@@ -63,6 +65,7 @@ struct LayerConfig {
   bool post_mlp_norm = true;     ///< where the names have one
   bool values_are_keys = false;  ///< see AttentionConfig, as the next ones
   int64_t keys_from = -1, shared_as = -1;
+  int64_t block_of = -1;  ///< the first layer with the SharedBlock's parameters that this one has; -1 = it has none
   int64_t heads = 0, kv_heads = 0, head_size = 0, mlp_width = 0;  ///< the same
   std::optional<float> gate_cutoff;                               ///< see MlpConfig
   SublayerMaker<Mixer> mixer;                                     ///< of another kind than Attention
@@ -176,6 +179,12 @@ struct DecoderConfig {
   /// A layer's sublayers, where it does not say that they are of another kind.
   AttentionConfig attention(int64_t l) const;
   MlpConfig mlp(int64_t l) const;
+  /// Layers compute on what earlier ones, or the embedding, hand on beside the residual stream.
+  bool hands_on() const;
+  /// UsageError for a Decoder of some layers of such a model.
+  void check_stages(bool all_layers) const;
+  /// Layers that have a SharedBlock read the embeddings again.
+  bool has_shared_blocks() const;
   /// Of a step, where the loss has a part for the balance of the experts.
   std::optional<RouterBalance> router_balance() const;
   /// Layer l has `experts` instead of an MLP.

@@ -49,6 +49,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
                     .layers = config.layers});
     input.layer_inputs->table.set_padding(config.padding);
   }
+  input.read_again = config.has_shared_blocks();
   input.streams = make_streams(config, names.split_streams, makers);
   return input;
 }

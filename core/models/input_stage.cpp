@@ -82,6 +82,10 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
     state.layer_inputs = layer_inputs->forward(ids, x, step, saved ? &saved->layer_inputs : nullptr);
     state.layer_input_gradients.resize(state.layer_inputs.size());
   }
+  if (read_again) {
+    state.embeddings = x;
+    state.embeddings_train = saved != nullptr;
+  }
   if (streams) x = streams->split(x, step, saved ? &saved->streams : nullptr);
   return x;
 }
@@ -92,6 +96,7 @@ void InputStage::backward(const Tensor& ids, const Tensor& at, const StepContext
     return Tensor::zeros(step.pool(), {ids.dim(0), width}, DType::f32, "gradient of embeddings");
   };
   if (streams) gradient = streams->split_backward(gradient, step, std::move(saved.streams));
+  if (state.embedding_gradient) ops::add(state.embedding_gradient, gradient);
   if (layer_inputs) {
     layer_inputs->backward(ids, state.layer_input_gradients, step, std::move(saved.layer_inputs), gradient);
   }

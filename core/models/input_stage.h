@@ -35,6 +35,7 @@ struct InputStage {
   std::optional<Norm> norm;
   std::optional<LayerInputs> layer_inputs;
   std::optional<StreamEnds> streams;
+  bool read_again = false;  ///< layers read the embeddings too
 
   bool has_trainable() const;
   /// The residual stream [T, D] f32, or the N of them [N T, D], from ids and positions [T] i32. saved == nullptr:

@@ -10,6 +10,7 @@
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/nn/feed_forward/expert_exchange.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -62,17 +63,21 @@ class Loader {
     return std::make_shared<Parameter>(Parameter{.name = name, .value = value, .gradient = {}});
   }
 
-  // A tied head that is in the file all the same must be the embedding.
-  void check_tied_head() {
+  // A tied head that is in the file all the same must be the embedding, and a block under the names of several layers
+  // the same under all.
+  void check_copies() {
     const std::string head = config_.names.head + ".weight", embedding = config_.names.embedding + ".weight";
-    if (!config_.tied_head || !checkpoint_.contains(head)) return;
-    const Tensor a = checkpoint_.at(head), b = checkpoint_.at(stored_name(embedding));
-    const bool same = a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
-    if (!same) {
-      fail(head, "differs from " + embedding + " though config.json says tie_word_embeddings",
-           "set tie_word_embeddings to false to use both");
+    if (config_.tied_head && checkpoint_.contains(head)) {
+      take_copy(head, stored_name(embedding), "though config.json says tie_word_embeddings",
+                "set tie_word_embeddings to false to use both");
     }
-    taken_.insert(head);
+    if (!config_.has_shared_blocks()) return;
+    for (const std::string& name : checkpoint_.names()) {
+      const std::string first = name_in_first_layer(config_, name);
+      if (first != name && checkpoint_.contains(first)) {
+        take_copy(name, first, "though their layers share a block", "save the model again with one of the two");
+      }
+    }
   }
 
   // What belongs to layers of other stages is theirs to check.
@@ -102,6 +107,13 @@ class Loader {
   std::string stored_name(const std::string& name) const {
     const std::string bare = name.substr(name.find('.') + 1);
     return !checkpoint_.contains(name) && checkpoint_.contains(bare) ? bare : name;
+  }
+
+  void take_copy(const std::string& name, const std::string& of, const std::string& why, const std::string& remedy) {
+    const Tensor a = checkpoint_.at(name), b = checkpoint_.at(of);
+    const bool same = a.dtype() == b.dtype() && a.shape() == b.shape() && std::memcmp(a.raw(), b.raw(), a.bytes()) == 0;
+    if (!same) fail(name, "differs from " + of + " " + why, remedy);
+    taken_.insert(name);
   }
 
   bool is_new(const std::string& name) const {
@@ -217,7 +229,7 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   LinearWeightMaker linear = dense_maker(config, parameter);
   if (options.wrap_linear) linear = options.wrap_linear(checkpoint, linear);
   Decoder decoder(config, linear, parameter, rank, options.layers, options.sharding, options.experts);
-  loader.check_tied_head();
+  loader.check_copies();
   loader.check_nothing_left(options.expects, decoder);
   // Reading a norm maps up to 2 MiB of the file around it, also weights that were quantized and released before.
   for (const std::string& name : checkpoint.names()) release_pages(checkpoint.at(name));

@@ -88,7 +88,7 @@ std::unique_ptr<LinearWeight> DenseWeight::matrices(Range which, MemoryPool& poo
 }
 
 std::vector<NamedTensor> DenseWeight::parts() const {
-  if (matrix_ > 0) return {};
+  if (!is_first()) return {};
   return {{weight_->name, weight_->value}};
 }
 

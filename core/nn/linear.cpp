@@ -84,7 +84,7 @@ void Linear::transposed(const Tensor& dy, Tensor& x, const StepContext& step) co
 }
 
 void Linear::visit(const ParameterVisitor& visitor) {
-  if (Parameter* weight = weight_->parameter(); weight && weight_->matrix() == 0) visitor(*weight);
+  if (Parameter* weight = weight_->parameter(); weight && weight_->is_first()) visitor(*weight);
   if (bias_) visitor(*bias_);
   if (adapter_) adapter_->visit(visitor);
 }

@@ -55,6 +55,15 @@ class LinearWeight {
   /// The first stands for all of them where the tensor is one: in parts(), and where parameters are visited.
   virtual int64_t matrix() const { return 0; }
   virtual std::unique_ptr<LinearWeight> matrix(int64_t) const { throw std::logic_error("a weight of one matrix"); }
+  /// Another one of the same bytes for another Linear (layers that share a block), which does not stand for the tensor.
+  std::unique_ptr<LinearWeight> share() const {
+    std::unique_ptr<LinearWeight> other = copy();
+    other->shared_ = true;
+    return other;
+  }
+  bool shared() const { return shared_; }
+  /// Whether this one stands for its tensor, and no other weight does.
+  bool is_first() const { return matrix() == 0 && !shared_; }
   /// The weight that holds only some of the matrices, of which it is the first. What is mapped stays mapped.
   virtual std::unique_ptr<LinearWeight> matrices(Range, MemoryPool&) const {
     throw std::logic_error("a weight of one matrix");
@@ -64,9 +73,12 @@ class LinearWeight {
   /// y (+)= x w^T (transposed) or x w (+ epilogue), in 8 bits if so set.
   void multiply(const Tensor& x, const ops::WeightView& w, bool transposed, Tensor& y, bool accumulate,
                 const ops::LowRankEpilogue* epilogue) const;
+  /// What has the same bytes.
+  virtual std::unique_ptr<LinearWeight> copy() const { throw std::logic_error("a weight of one Linear"); }
 
  private:
   MemoryPool* int8_ = nullptr;
+  bool shared_ = false;
 };
 
 /// A dense weight in f32, bf16 or f16; frozen ones may be mapped from the checkpoint.
@@ -96,6 +108,9 @@ class DenseWeight final : public LinearWeight {
   std::unique_ptr<LinearWeight> matrices(Range which, MemoryPool& pool) const override;
   /// Whether the parameter is [in, out].
   bool transposed() const { return transposed_; }
+
+ protected:
+  std::unique_ptr<LinearWeight> copy() const override { return std::make_unique<DenseWeight>(*this); }
 
  private:
   /// The own matrix of a value or gradient of weight_.

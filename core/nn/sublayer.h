@@ -33,6 +33,9 @@ struct PassState {
   std::map<int64_t, SharedKeys> keys;  ///< by the layer whose they are
   std::vector<Tensor> layer_inputs;    ///< [layers] of [T, P] f32: an input of its own for each (Gemma 4)
   std::vector<Tensor> layer_input_gradients;
+  Tensor embeddings;              ///< [T, D] f32, where layers read them again (Zamba 2)
+  bool embeddings_train = false;  ///< whether anything has a use for their gradient
+  Tensor embedding_gradient;      ///< f32, undefined until a layer has added to it
 };
 
 /// What every layer of one pass sees of the tokens.

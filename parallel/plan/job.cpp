@@ -55,7 +55,7 @@ PlannedModel plan_model(const DecoderConfig& config, const ModelMaker& make, boo
   });
   model.visit_linears([&](Linear& linear) {
     if (linear.adapter()) linear.adapter()->visit(of_adapter);
-    if (linear.weight().parameter() || linear.weight().storage().empty()) return;
+    if (linear.weight().parameter() || linear.weight().storage().empty() || linear.weight().shared()) return;
     PlannedGroup& group = group_of(linear.name());
     if (linear.weight().matrix() == 0) {  // the first has the tensor of all
       for (const Tensor* part : linear.weight().storage()) note(group, linear.name(), *part, false);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/pipeline/tied_embedding.h"
@@ -15,6 +16,9 @@ namespace {
 constexpr int64_t kByteAlignment = 64;
 constexpr int64_t kByteGrain = 64 * 128;      // 64 x 256 weights in 4 bits: a block of doubly quantized scales
 constexpr size_t kSmallestSharded = 1 << 10;  // bytes; smaller tensors are not sharded
+
+// Behind those of the layers.
+int64_t group_of_block(const DecoderConfig& config, int64_t first_layer) { return config.layers + 1 + first_layer; }
 
 std::vector<bool> one_group(const std::vector<bool>& present, int64_t group, int which) {
   const auto begin = present.begin() + which * group;
@@ -36,6 +40,11 @@ int64_t layer_of(const Decoder& model, const std::string& name) {
   });
   // A tied head on a stage of its own holds the embedding's parameter.
   return low && model.has_embedding() ? -1 : model.config().layers;
+}
+
+int64_t gathered_group_of(const Decoder& model, const std::string& name) {
+  const int64_t first = first_layer_of_block(model.config(), name);
+  return first < 0 ? layer_of(model, name) : group_of_block(model.config(), first);
 }
 
 std::unique_ptr<FullySharded> shard(Decoder& model, const std::vector<Parameter*>& trained, bool shard_trained,
@@ -69,7 +78,7 @@ void FullySharded::shard_frozen(const std::vector<Parameter*>& trained) {
   });
   const auto add = [&](const std::string& name, Tensor& tensor) {
     if (tensor.bytes() < kSmallestSharded || !seen.insert(&tensor).second) return;
-    found[layer_of(model_, name)].push_back(&tensor);
+    found[gathered_group_of(model_, name)].push_back(&tensor);
   };
   model_.visit([&](Parameter& parameter) {
     if (parameter.value.rank() > 1) add(parameter.name, parameter.value);
@@ -90,7 +99,7 @@ void FullySharded::shard_trained(const std::vector<Parameter*>& trained) {
   std::map<int64_t, std::vector<Parameter*>> complete, partial, tied;
   for (Parameter* parameter : trained) {
     auto& kind = parameter->partial_gradient ? partial : is_tied_apart(model_, parameter->name) ? tied : complete;
-    kind[layer_of(model_, parameter->name)].push_back(parameter);
+    kind[gathered_group_of(model_, parameter->name)].push_back(parameter);
   }
   const auto group = [&](int64_t layer, const std::vector<Parameter*>& parameters) {
     return std::make_unique<TrainableGroup>(parameters, options_.level, !has_rounds_, mesh_.shards(), pool_,
@@ -134,8 +143,12 @@ void FullySharded::each_needed(int64_t layer, const Call& call) {
     if (found->second.frozen) call(*found->second.frozen);
     for (TrainableGroup* group : found->second.groups()) call(*group);
   };
-  if (layer == model_.config().layers && model_.config().tied_head && model_.has_embedding()) one(-1);
+  const DecoderConfig& config = model_.config();
+  if (layer == config.layers && config.tied_head && model_.has_embedding()) one(-1);
   one(layer);
+  if (layer < 0 || layer >= config.layers) return;
+  const int64_t first = config.layer[static_cast<size_t>(layer)].block_of;
+  if (first >= 0) one(group_of_block(config, first));
 }
 
 void FullySharded::start(int64_t layer) {
@@ -187,9 +200,15 @@ void FullySharded::before_backward(int64_t layer) {
 void FullySharded::after_backward(int64_t layer) {
   if (gathers() && options_.reshard_after_forward) release(layer);
   if (!has_rounds_) return;
-  const auto found = layers_.find(layer);  // a tied embedding is not complete before layer -1
-  if (found == layers_.end()) return;
-  for (TrainableGroup* group : found->second.groups()) group->reduce(present_, options_.wire);
+  const auto reduce = [&](int64_t number) {
+    const auto found = layers_.find(number);
+    if (found == layers_.end()) return;
+    for (TrainableGroup* group : found->second.groups()) group->reduce(present_, options_.wire);
+  };
+  reduce(layer);  // a tied embedding is not complete before layer -1, nor a block before the first layer that has it
+  const DecoderConfig& config = model_.config();
+  if (layer < 0 || layer >= config.layers) return;
+  if (config.layer[static_cast<size_t>(layer)].block_of == layer) reduce(group_of_block(config, layer));
 }
 
 void FullySharded::share_values() {

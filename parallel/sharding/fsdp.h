@@ -88,6 +88,8 @@ class FullySharded final : public TrainedParameters, public BlockHooks {
 
 /// The layer of a parameter or module, as BlockHooks numbers them.
 int64_t layer_of(const Decoder& model, const std::string& name);
+/// The same of what is gathered together: a block that layers share has a number of its own behind the layers'.
+int64_t gathered_group_of(const Decoder& model, const std::string& name);
 
 /// Shards `model` over mesh.shards() and sets its hooks: with shard_trained the parameters `trained`, trainable or
 /// about to be, and at ShardLevel::weights the frozen rest. model and mesh must outlive it.

@@ -84,7 +84,7 @@ WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
   model.visit_linears([&](Linear& linear) {
     const bool shared = linear.shard().slices_rows() || linear.shard().slices_columns();
     if (linear.weight().parameter() || (mesh.tensor().rank() > 0 && !shared)) return;  // packed ones are left
-    if (linear.weight().storage().empty()) return;                                     // another rank has it
+    if (linear.weight().storage().empty() || linear.weight().shared()) return;         // another rank or layer has it
     if (mesh.experts().rank() > 0 && !is_spread(model, linear)) return;
     counts.all += static_cast<double>(linear.in_features()) * static_cast<double>(linear.out_features());
   });

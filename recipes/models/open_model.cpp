@@ -20,6 +20,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/parallel/experts/expert_parallel.h"
+#include "nibble/parallel/tensor/tensor_shard.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
 #include "nibble/recipes/models/arithmetic.h"
@@ -239,6 +240,8 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                          std::string(split.stages ? "embedding and head on one rank" : "full tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
+  config.check_stages(!split.stages);
+  tensor_shard(config, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be sharded
   check_experts(recipe, config);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);

@@ -181,6 +181,15 @@ TEST(TargetModules, NamesAreShortWhenTheySayTheSame) {
   EXPECT_EQ(target_names(one, all, AdapterOptions{}, "lm_head"), one);
 }
 
+// Numbers alone would name layers in PEFT.
+TEST(TargetModules, NamesThatEndInNumbersKeepWhatStandsBeforeThem) {
+  const std::vector<std::string> modules = {"model.layers.0.mamba.in_proj",
+                                            "model.layers.0.block.self_attn.linear_q_adapter_list.0.1",
+                                            "model.altup_projections.0"};
+  EXPECT_THAT(target_names(modules, modules, AdapterOptions{}, "lm_head"),
+              ElementsAre("altup_projections.0", "in_proj", "linear_q_adapter_list.0.1"));
+}
+
 TEST(TargetModules, MambasOutputIsRefusedWherePeftRefusesIt) {
   const std::vector<std::string> modules = {"model.layers.0.mamba.in_proj", "model.layers.0.mamba.out_proj"};
   const AdapterOptions all = with_pattern("all-linear"), input = with_names({"in_proj"});

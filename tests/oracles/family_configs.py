@@ -417,8 +417,7 @@ def falcon_h1(r):
     return "falcon_h1", rope(r, c, kinds=("default", "linear"))
 
 
-def whole_heads(r, c):
-    """Mamba heads that divide twice the width."""
+def whole_heads(r, c):  # of Mamba, that divide twice the width
     mamba(r, c)
     c["mamba_n_groups"], c["mamba_n_heads"] = r.choice([(1, 2), (2, 4), (1, 4)])
 
@@ -453,11 +452,18 @@ def nemotron_h(r):
     return "nemotron_h", c
 
 
+def zamba2(r):  # two blocks in turn, with adapters of four layers; few channels make noise of a smaller epsilon
+    c = dict(common(r), hidden_size=4, num_attention_heads=2, num_key_value_heads=2, num_hidden_layers=4, intermediate_size=5, adapter_rank=2, mamba_d_state=3)
+    c.update(layers_block_type=["hybrid"] * 4, num_mem_blocks=2, use_shared_attention_adapter=True, use_mem_rope=True, tie_word_embeddings=True, rms_norm_eps=1e-2,
+             mamba_ngroups=2, n_mamba_heads=4, mamba_d_conv=2, chunk_size=8, hidden_act=r.choice(["gelu", "silu"]), add_bias_linear=r.random() < 0.3)
+    return "zamba2", rope(r, c, kinds=("default", "linear"))
+
+
 FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma=gemma, gemma2=gemma2, gemma3=gemma3, phi3=phi3,
                 gpt_neox=gpt_neox, falcon=falcon, gpt2=gpt2_own, gpt_bigcode=gpt_bigcode, gptj=gptj, codegen=codegen, opt=opt,
                 stablelm=stablelm, smollm3=smollm3, olmo=olmo, olmo2=olmo2, granite=granite, starcoder2=starcoder2, bloom=bloom,
                 phi=phi, cohere=cohere, cohere2=cohere2, lfm2=lfm2, qwen3_5=qwen3_5, falcon_h1=falcon_h1,
-                bamba=bamba, granite_hybrid=granite_hybrid, nemotron_h=nemotron_h, **LATER)
+                bamba=bamba, granite_hybrid=granite_hybrid, nemotron_h=nemotron_h, zamba2=zamba2, **LATER)
 
 
 def published(config, r):

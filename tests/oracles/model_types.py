@@ -71,6 +71,9 @@ OWN = {
         "sliding_attention": dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
         "full_attention": dict(rope_type="default", rope_theta=50000.0, mrope_section=[2, 1, 1])}),
     **{kind: dict(index_head_dim=16, index_n_heads=2) | LATENT for kind in ("deepseek_v32", "glm_moe_dsa")},
+    "zamba2": dict(layers_block_type=["hybrid", "linear_attention"] + ["hybrid"] * 3, num_hidden_layers=5, num_mem_blocks=2, adapter_rank=2,
+                   use_shared_attention_adapter=True, use_mem_rope=True, n_mamba_heads=4, mamba_ngroups=2, num_key_value_heads=4,
+                   head_dim=16, add_bias_linear=True),
     "cohere2_moe": dict(num_shared_experts=2, expert_selection_fn="sigmoid"),
     "granite_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]), "granitemoe_swa": dict(layer_rope_theta=[0, 10000.0, 500.0, 10000.0]),
     "gemma3n_text": dict(layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=8, laurel_rank=6,
@@ -160,6 +163,8 @@ def compare(folder, scratch):
     except RuntimeError as error:
         return "refused", None, None, str(error).removeprefix("error: ").replace(str(folder) + "/", "")
     got, want = load_file(scratch / "g.safetensors"), load_file(folder / "lora_grads.safetensors")
+    # torch has no gradient of what a pass does not use (Zamba 2's layers hold adapters of each other)
+    want |= {n: got[n] for n in got.keys() - want.keys() if not got[n].any()}
     if got.keys() != want.keys():
         return "differs", max(plain, adapted), None, f"gradients of other tensors: {sorted(got.keys() ^ want.keys())[:2]}"
     norm = lambda a: float(numpy.sqrt((a.astype("f8") ** 2).sum()))

@@ -422,7 +422,6 @@ constexpr Missing kMissing[] = {
     {"rwkv", "RwkvForCausalLM", "the RWKV time mix"},
     {"xlstm", "xLSTMForCausalLM", "mLSTM cells"},
     {"zamba", "ZambaForCausalLM", "one attention block that several layers share"},
-    {"zamba2", "Zamba2ForCausalLM", "attention blocks that several layers share, each with an adapter"},
     {"zaya", "ZayaForCausalLM", "convolutional attention and a router with a state across layers"},
 };
 

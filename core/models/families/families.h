@@ -75,7 +75,8 @@ struct Family {
   bool scaled_embedding = false;                                 ///< embeddings times sqrt(D)
   int64_t kv_heads = 0;                                          ///< when absent; 0 = as many as heads
   int64_t mlp_share = 0;                                         ///< F / D when absent; 0 = the file must say F
-  int64_t head_size = 0;                                         ///< when absent; 0 = D / H
+  int64_t head_size = 0;                                         ///< when absent; 0 = attention_share D / H
+  int64_t attention_share = 1;                                   ///< of D, all heads together (Zamba 2: 2)
   int64_t max_positions = 2048;                                  ///< when absent
   int64_t position_offset = 0;                                   ///< of learned positions
   RopeRule rope = RopeRule::every;

@@ -1,9 +1,103 @@
+#include <cmath>
+
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/gguf/gguf_rules.h"
 #include "nibble/core/models/families/hybrid_rules.h"
 #include "nibble/core/models/families/latent_families.h"
 
 namespace nibble {
+
+namespace {
+
+TensorNames zamba2_names() {
+  TensorNames names = bamba_names();
+  names.block.mlp.gate_up = "feed_forward.gate_up_proj";
+  return names;
+}
+
+// Layers behind a block that others share.
+std::vector<int64_t> zamba2_hybrid_layers(const ConfigReader& file, const DecoderConfig& config) {
+  const std::vector<bool> hybrid = attention_layers(file, config, {"hybrid"}, {"mamba", "linear_attention"});
+  if (hybrid.empty() && config.layers != 54) file.fail("layers_block_type", "is missing");
+  if (hybrid.empty()) return {6, 12, 18, 24, 30, 36, 42, 47, 51};
+  std::vector<int64_t> layers;
+  for (int64_t l = 0; l < config.layers; ++l) {
+    if (hybrid[static_cast<size_t>(l)]) layers.push_back(l);
+  }
+  return layers;
+}
+
+Mamba2Config zamba2_mamba(const ConfigReader& file, const DecoderConfig& config) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  Mamba2Config mamba;
+  mamba.width = config.width;
+  const int64_t values = file.integer("mamba_expand", 1, 1024, 2) * config.width;
+  mamba.heads = file.integer("n_mamba_heads", 1, kMost, 8);
+  if (values > kMost || values % mamba.heads != 0) {
+    file.fail("n_mamba_heads", "is " + std::to_string(mamba.heads) +
+                                   ", which does not divide the state space's width, " + std::to_string(values));
+  }
+  mamba.head_size = values / mamba.heads;
+  mamba.groups = file.integer("mamba_ngroups", 1, mamba.heads, 1);
+  if (mamba.heads % mamba.groups != 0) file.fail("mamba_ngroups", "does not divide n_mamba_heads");
+  mamba.state_size = file.integer("mamba_d_state", 1, 65536, 64);
+  mamba.taps = file.integer("mamba_d_conv", 1, 64, 4);
+  mamba.input_bias = mamba.output_bias = config.mlp_bias;
+  mamba.limits.low = static_cast<float>(file.number("time_step_min", 0, 1e9, 0.001));
+  return mamba;
+}
+
+// Hybrid layers take the blocks in turn. Scores are scaled as if heads had half their size.
+void finish_zamba2(const ConfigReader& file, DecoderConfig& config) {
+  config.attention_scale *= std::sqrt(2.0f);
+  if (file.boolean("use_long_context", false)) config.max_positions = 16384;
+  const bool rotates = file.boolean("use_mem_rope", false);
+  if (!rotates) config.rope.clear();
+  SharedBlockMaker make{.mamba = {zamba2_mamba(file, config), "mamba_decoder.mamba"},
+                        .adapters = {.rank = file.integer("adapter_rank", 1, 65536, 128)},
+                        .attention_adapters = file.boolean("use_shared_attention_adapter", false)};
+  if (make.attention_adapters && config.kv_heads != config.heads) {
+    file.fail("num_key_value_heads", "is not num_attention_heads, but adapters of keys have the width of all heads",
+              "set use_shared_attention_adapter to false");
+  }
+  if (make.attention_adapters && config.heads * config.head_size != 2 * config.width) {
+    file.fail("attention_head_dim",
+              "is " + std::to_string(config.head_size) + ", but adapters of queries have twice the width of the model",
+              "set use_shared_attention_adapter to false");
+  }
+  const Mamba2Maker alone{make.mamba.config, "mamba"};
+  for (LayerConfig& layer : config.layer) {
+    layer.rotary = rotates ? 0 : -1;
+    layer.has_feed_forward = false;
+    layer.mixer = alone;
+  }
+  const std::vector<int64_t> hybrid = zamba2_hybrid_layers(file, config);
+  const auto count = static_cast<int64_t>(hybrid.size());
+  const int64_t blocks = file.integer("num_mem_blocks", 1, 65536, 1);
+  for (int64_t i = 0; i < count; ++i) {
+    LayerConfig& layer = config.layer[static_cast<size_t>(hybrid[static_cast<size_t>(i)])];
+    make.adapters.uses.clear();
+    for (int64_t use = i % blocks; use < count; use += blocks) make.adapters.uses.push_back(use);
+    make.adapters.own = i;
+    layer.block_of = hybrid[static_cast<size_t>(i % blocks)];
+    layer.mixer = make;
+    layer.norms = NormNames{.attention_norm = "", .mlp_norm = ""};  // the block has its own
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Mixer> SharedBlockMaker::operator()(const DecoderConfig& all, int64_t l, const std::string& prefix,
+                                                    const Makers& makers) const {
+  SharedBlockConfig block{.attention = all.attention(l), .mlp = all.mlp(l), .norm = all.norm};
+  block.attention.width = 2 * all.width;
+  block.attention.out_width = all.width;
+  block.mlp.adapters = adapters;
+  if (attention_adapters) block.attention.adapters = adapters;
+  const BlockNames& names = all.names.block;
+  return std::make_unique<SharedBlock>(prefix, names.shared, names.attention, names.mlp, block,
+                                       mamba(all, l, prefix, makers), makers);
+}
 
 std::vector<Family> hybrid_families() {
   constexpr GgufForm kMambaForm = {.architecture = "mamba", .attends = false, .config = gguf_mamba};
@@ -219,6 +313,21 @@ std::vector<Family> hybrid_families() {
        .rotary_share = 0.5,
        .finish = finish_bamba,
        .gguf = {.architecture = "granitehybrid", .rope_pairs = true, .config = gguf_bamba}},
+      {.model_type = "zamba2",
+       .architecture = "Zamba2ForCausalLM",
+       .pad_id = 0,
+       .names = zamba2_names(),
+       .keys = {.head_size = "attention_head_dim|head_dim",
+                .qkv_bias = "",
+                .output_bias = "",
+                .mlp_bias = "add_bias_linear"},
+       .norm = kNorm,
+       .activation = "gelu",
+       .tied_head = true,
+       .mlp_share = 4,
+       .attention_share = 2,
+       .max_positions = 4096,
+       .finish = finish_zamba2},
       {.model_type = "granitemoehybrid",
        .architecture = "GraniteMoeHybridForCausalLM",
        .names = granite_hybrid_names(),

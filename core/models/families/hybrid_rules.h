@@ -50,6 +50,15 @@ struct MambaBesideAttentionMaker {
                                     const Makers& makers) const;
 };
 
+/// The same of a block that layers share in front of a state space (Zamba 2).
+struct SharedBlockMaker {
+  Mamba2Maker mamba;
+  LayerAdapterConfig adapters;
+  bool attention_adapters = false;  ///< beside those of the MLP
+  std::unique_ptr<Mixer> operator()(const DecoderConfig& model, int64_t layer, const std::string& prefix,
+                                    const Makers& makers) const;
+};
+
 /// Which layers have attention, by layer_types, whose words for attention and for the other mixer are given; nothing
 /// where the file does not say.
 std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig& config,

@@ -8,10 +8,11 @@ namespace nibble {
 // The product that enters `down` is computed again from gate and up.
 struct Mlp::Saved final : SavedMembers<Saved> {
   LinearSaved gate_up_proj, gate_proj, up_proj, down_proj;
+  LayerAdaptersSaved gate_up_adapters;
   Tensor gate, up;  // [T, F]; gate is undefined when not gated
 
-  void each(const auto& use) { use(gate_up_proj, gate_proj, up_proj, down_proj, gate, up); }
-  void inputs(const auto& use) { use(gate_up_proj.x, gate_proj.x, up_proj.x); }
+  void each(const auto& use) { use(gate_up_proj, gate_proj, up_proj, down_proj, gate_up_adapters, gate, up); }
+  void inputs(const auto& use) { use(gate_up_proj.x, gate_proj.x, up_proj.x, gate_up_adapters.down.x); }
 };
 
 Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& config, const Makers& makers)
@@ -20,6 +21,9 @@ Mlp::Mlp(const std::string& prefix, const MlpNames& names, const MlpConfig& conf
   if (!names.gate_up.empty()) {
     NIBBLE_CHECK(config.gated, "a fused projection of gate and up needs a gate");
     gate_up_ = makers.make_linear(prefix + names.gate_up, 2 * hidden, width, config.bias);
+    if (config.adapters) {
+      gate_up_adapters_.emplace(prefix + names.gate_up_adapters, *config.adapters, 2 * hidden, width, makers);
+    }
   } else {
     if (config.gated) gate_ = makers.make_linear(prefix + names.gate, hidden, width, config.bias);
     up_ = makers.make_linear(prefix + names.up, hidden, width, config.bias);
@@ -48,6 +52,7 @@ void Mlp::project_unscaled(const Tensor& x, const StepContext& step, Tensor& gat
   if (gate_up_) {
     Tensor both = make(2 * config_.hidden);
     gate_up_->forward(x, both, step, saved ? &saved->gate_up_proj : nullptr);
+    if (gate_up_adapters_) gate_up_adapters_->forward(x, both, step, saved ? &saved->gate_up_adapters : nullptr);
     ops::copy_columns_out(both, 0, gate);
     ops::copy_columns_out(both, config_.hidden, up);
     return;
@@ -61,7 +66,9 @@ void Mlp::project_backward(const Tensor& dgate, const Tensor& dup, const StepCon
     Tensor both = Tensor::empty(step.pool(), {dup.dim(0), 2 * config_.hidden}, dup.dtype(), "MLP gradient");
     ops::copy_columns_in(dgate, 0, both);
     ops::copy_columns_in(dup, config_.hidden, both);
-    return gate_up_->backward(both, step, std::move(saved.gate_up_proj), dx, false);
+    gate_up_->backward(both, step, std::move(saved.gate_up_proj), dx, false);
+    if (gate_up_adapters_) gate_up_adapters_->backward(both, step, std::move(saved.gate_up_adapters), dx);
+    return;
   }
   if (gate_) gate_->backward(dgate, step, std::move(saved.gate_proj), dx, false);
   up_->backward(dup, step, std::move(saved.up_proj), dx, gate_.has_value());

@@ -5,6 +5,7 @@
 
 #include "nibble/core/nn/feed_forward/feed_forward.h"
 #include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/shared/layer_adapters.h"
 #include "nibble/core/ops/activation.h"
 
 namespace nibble {
@@ -15,16 +16,18 @@ struct MlpConfig {
   ops::Activation activation = ops::Activation::silu;
   bool gated = true;
   bool bias = false;
-  float gate_scale = 1, output_scale = 1;  ///< multiply the gate before its activation, and the result (Falcon-H1)
-  bool xielu = false;                      ///< instead of `activation`, with two learned numbers; not gated
-  std::optional<NormConfig> inner_norm;    ///< of what enters `down` (BitNet)
-  std::optional<float> gate_cutoff;        ///< of the gate only what ops::gaussian_topk leaves (Gemma 3n)
+  float gate_scale = 1, output_scale = 1;      ///< multiply the gate before its activation, and the result (Falcon-H1)
+  bool xielu = false;                          ///< instead of `activation`, with two learned numbers; not gated
+  std::optional<NormConfig> inner_norm;        ///< of what enters `down` (BitNet)
+  std::optional<float> gate_cutoff;            ///< of the gate only what ops::gaussian_topk leaves (Gemma 3n)
+  std::optional<LayerAdapterConfig> adapters;  ///< of the fused projection (Zamba 2)
 };
 
 /// Module names below the layer's prefix.
 struct MlpNames {
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string gate_up;  ///< of a fused projection (Phi-3: rows of gate, then of up); empty = apart
+  std::string gate_up_adapters = "feed_forward.gate_up_proj_adapter_list";
   std::string activation = "mlp.act_fn", inner_norm = "mlp.ffn_sub_norm";
 };
 
@@ -39,7 +42,7 @@ class Mlp final : public OfMembers<Mlp, FeedForward> {
   void backward(const Tensor& dy, const LayerContext& context, const StepContext& step, SublayerSaved& saved,
                 Tensor* dx) override;
 
-  void each(const auto& use) { use(gate_up_, gate_, up_, down_, alpha_p_, alpha_n_, inner_norm_); }
+  void each(const auto& use) { use(gate_up_, gate_, up_, down_, alpha_p_, alpha_n_, inner_norm_, gate_up_adapters_); }
 
  private:
   struct Saved;
@@ -57,6 +60,7 @@ class Mlp final : public OfMembers<Mlp, FeedForward> {
   std::optional<Linear> gate_up_, gate_, up_, down_;
   std::shared_ptr<Parameter> alpha_p_, alpha_n_;  // of xIELU
   std::optional<Norm> inner_norm_;
+  std::optional<LayerAdapters> gate_up_adapters_;
 };
 
 }  // namespace nibble

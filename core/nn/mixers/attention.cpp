@@ -23,11 +23,13 @@ Tensor like(const Tensor& t, const StepContext& step) {
 
 struct Attention::PartSaved {
   LinearSaved projection;
+  LayerAdaptersSaved adapters;
   HeadNormSaved norm;
   Tensor inside;  // where it was not clipped, u8; undefined unless AttentionConfig says to clip
 
   void visit(const TensorVisitor& visitor) {
     projection.visit(visitor);
+    adapters.visit(visitor);
     for (NormSaved& head : norm) head.visit(visitor);
     if (inside) visitor(inside);
   }
@@ -46,7 +48,8 @@ struct Attention::Saved final : SavedMembers<Saved> {
     use(qkv_proj, gate_proj, output, q_part, k_part, v_part, output_norm, q, k, v, out, log_sum_exp, gate);
   }
   void inputs(const auto& use) {
-    use(qkv_proj.x, gate_proj.x, q_part.projection.x, k_part.projection.x, v_part.projection.x);
+    use(qkv_proj.x, gate_proj.x, q_part.projection.x, k_part.projection.x, v_part.projection.x, q_part.adapters.down.x,
+        k_part.adapters.down.x, v_part.adapters.down.x);
   }
 };
 
@@ -78,6 +81,9 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   NIBBLE_CHECK(config.value_size == 0 || (names.qkv.empty() && !config.v_norm && !config.values_are_keys &&
                                           config.qkv_clip == 0 && config.gate == OutputGate::none),
                "short values are plain");
+  NIBBLE_CHECK(!config.adapters || (names.qkv.empty() && own_keys && !config.values_are_keys &&
+                                    config.value_size == 0 && config.gate == OutputGate::none),
+               "adapters of something else");
   NIBBLE_CHECK(!config.values_are_keys || (config.qk_norm && config.v_norm && !config.qk_norm_after_rope),
                "keys that are values have norms of their own");
   const auto project = [&](const std::string& name, int64_t rows) {
@@ -95,7 +101,13 @@ Attention::Attention(const std::string& prefix, const AttentionNames& names, con
   }
   const bool gated = config.gate == OutputGate::own || by_head();
   if (gated) gate_ = makers.make_linear(prefix + names.gate, by_head() ? config.heads : q_rows, config.width, false);
-  output_ = makers.make_linear(prefix + names.output, config.width, config.heads * value_size(), config.output_bias);
+  if (config.adapters) {
+    q_.adapters.emplace(prefix + names.q_adapters, *config.adapters, q_rows, config.width, makers);
+    k_.adapters.emplace(prefix + names.k_adapters, *config.adapters, kv_rows, config.width, makers);
+    v_.adapters.emplace(prefix + names.v_adapters, *config.adapters, kv_rows, config.width, makers);
+  }
+  const int64_t out_width = config.out_width > 0 ? config.out_width : config.width;
+  output_ = makers.make_linear(prefix + names.output, out_width, config.heads * value_size(), config.output_bias);
   norm(q_, names.q_norm, config.qk_norm);
   if (own_keys) norm(k_, names.k_norm, config.qk_norm);
   if (own_keys) norm(v_, names.v_norm, config.v_norm);
@@ -132,6 +144,11 @@ void Attention::project_gated(const Tensor& x, const StepContext& step, Heads& r
   ops::copy_columns_out(both, 0, q);
   ops::copy_columns_out(both, config_.head_size, gate);
   raw.gate = in_compute_dtype(gate, step).reshape(raw.q.shape());
+}
+
+void Attention::project(Part& part, const Tensor& x, Tensor& raw, const StepContext& step, PartSaved* saved) {
+  part.linear->forward(x, raw, step, saved ? &saved->projection : nullptr);
+  if (part.adapters) part.adapters->forward(x, raw, step, saved ? &saved->adapters : nullptr);
 }
 
 void Attention::rotate(const Part& part, Tensor& values, const LayerContext& context, bool inverse) const {
@@ -204,12 +221,12 @@ void Attention::make_heads(const Tensor& x, const LayerContext& context, const S
     project_gated(x, step, all, saved);
     heads.gate = all.gate;
   } else {
-    q_.linear->forward(x, all.q, step, keep(kept.q_part.projection));
+    project(q_, x, all.q, step, keep(kept.q_part));
   }
   finish_part(q_, all.q, heads.q, kept.q_part);
   if (!k_.linear) return;
   all.k = raw(k_, heads.k, step);
-  k_.linear->forward(x, all.k, step, keep(kept.k_part.projection));
+  project(k_, x, all.k, step, keep(kept.k_part));
   if (config_.values_are_keys) v_.norm->forward(all.k, heads.v, step, keep(kept.v_part.norm));
   finish_part(k_, all.k, heads.k, kept.k_part);
   if (!v_.linear) return;
@@ -222,7 +239,7 @@ void Attention::make_heads(const Tensor& x, const LayerContext& context, const S
     return ops::copy_columns_in(all.v.reshape(by_head), 0, padded);
   }
   all.v = raw(v_, heads.v, step);
-  v_.linear->forward(x, all.v, step, keep(kept.v_part.projection));
+  project(v_, x, all.v, step, keep(kept.v_part));
   finish_part(v_, all.v, heads.v, kept.v_part);
 }
 
@@ -263,17 +280,22 @@ void Attention::heads_backward(Heads& gradients, const LayerContext& context, co
     ops::copy_columns_in(gradients.gate.reshape(by_head), config_.head_size, both);
     dq = both.reshape({tokens, q_.linear->out_features()});
   }
-  project(*q_.linear, dq, saved.q_part.projection);
+  const auto project_part = [&](Part& part, const Tensor& gradient, PartSaved& of) {
+    const Tensor narrow = in_compute_dtype(gradient, step);
+    project(*part.linear, narrow, of.projection);
+    if (part.adapters) part.adapters->backward(narrow, step, std::move(of.adapters), dx);
+  };
+  project_part(q_, dq, saved.q_part);
   dq = {};
   if (!k_.linear) return;
   Tensor dk = shaped(k_, gradients.k, saved.k_part);
   if (config_.values_are_keys) v_.norm->backward(gradients.v, step, std::move(saved.v_part.norm), dk);
-  project(*k_.linear, dk, saved.k_part.projection);
+  project_part(k_, dk, saved.k_part);
   dk = {};
   if (!v_.linear) return;
   Tensor dv = shaped(v_, gradients.v, saved.v_part);
   if (config_.value_size > 0) dv = without_padding(dv, tokens * config_.kv_heads, step);
-  project(*v_.linear, dv, saved.v_part.projection);
+  project_part(v_, dv, saved.v_part);
 }
 
 // [rows / n, n value_size] of x [rows / n, n K]

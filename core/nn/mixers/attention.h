@@ -8,6 +8,7 @@
 #include "nibble/core/nn/head_norm.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/mixers/mixer.h"
+#include "nibble/core/nn/shared/layer_adapters.h"
 
 namespace nibble {
 
@@ -22,6 +23,7 @@ enum class OutputGate : uint8_t {
 
 struct AttentionConfig {
   int64_t width = 0;       ///< D
+  int64_t out_width = 0;   ///< of the result, where it is another (Zamba 2); 0 = D
   int64_t heads = 1;       ///< H
   int64_t kv_heads = 1;    ///< G
   int64_t head_size = 0;   ///< K, need not be D / H
@@ -52,6 +54,7 @@ struct AttentionConfig {
   int64_t shared_as = -1;                 ///< the number under which later layers read this one's, -1 = none does
   std::vector<float> alibi_slopes;        ///< [H], see ops::AttentionParams; empty = off
   float alibi_rounded_scale = 0;
+  std::optional<LayerAdapterConfig> adapters;  ///< of queries, keys and values (Zamba 2)
 };
 
 /// Module names below the layer's prefix, in the family's own words.
@@ -59,6 +62,8 @@ struct AttentionNames {
   std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj", output = "self_attn.o_proj";
   std::string qkv;  ///< of a fused projection, which stays fused; empty = q, k and v apart
   std::string q_norm = "self_attn.q_norm", k_norm = "self_attn.k_norm", v_norm = "self_attn.v_norm";
+  std::string q_adapters = "self_attn.linear_q_adapter_list", k_adapters = "self_attn.linear_k_adapter_list",
+              v_adapters = "self_attn.linear_v_adapter_list";
   std::string sinks = "self_attn.sinks", gate = "self_attn.gate_proj", output_norm = "self_attn.attn_sub_norm";
 };
 
@@ -80,7 +85,8 @@ class Attention final : public OfMembers<Attention, Mixer> {
                       MixerCache& cache) override;
 
   void each(const auto& use) {
-    use(qkv_, q_.linear, k_.linear, v_.linear, gate_, output_, sinks_, q_.norm, k_.norm, v_.norm, output_norm_);
+    use(qkv_, q_.linear, k_.linear, v_.linear, gate_, output_, sinks_, q_.norm, k_.norm, v_.norm, output_norm_,
+        q_.adapters, k_.adapters, v_.adapters);
   }
 
  private:
@@ -90,6 +96,7 @@ class Attention final : public OfMembers<Attention, Mixer> {
     bool turned = false, scaled = false;
     std::optional<Linear> linear = {};
     std::optional<HeadNorm> norm = {};
+    std::optional<LayerAdapters> adapters = {};
   };
   struct PartSaved;
   struct Heads {
@@ -114,6 +121,7 @@ class Attention final : public OfMembers<Attention, Mixer> {
   Tensor shape_backward(Part& part, Tensor& gradient, const LayerContext& context, const StepContext& step,
                         PartSaved& saved) const;
   void rotate(const Part& part, Tensor& values, const LayerContext& context, bool inverse) const;
+  static void project(Part& part, const Tensor& x, Tensor& raw, const StepContext& step, PartSaved* saved);
   /// The parts of a fused projection in the order of its rows.
   std::array<Tensor*, 3> fused_order(Heads& heads) const;
   void project_fused(const Tensor& x, const StepContext& step, Heads& raw, Saved* saved);

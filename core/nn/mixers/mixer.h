@@ -17,6 +17,21 @@ class MixerCache {
   virtual void forget(int64_t /*sequence*/) {}
 };
 
+/// That of a mixer that is made of several.
+struct PartCaches final : MixerCache {
+  std::vector<std::unique_ptr<MixerCache>> parts;
+
+  void reserve(int64_t length) override {
+    for (const auto& part : parts) part->reserve(length);
+  }
+  void copy(int64_t from, int64_t to, int64_t length) override {
+    for (const auto& part : parts) part->copy(from, to, length);
+  }
+  void forget(int64_t sequence) override {
+    for (const auto& part : parts) part->forget(sequence);
+  }
+};
+
 /// The first sublayer of a Block. Each token sees its document up to itself and nothing else.
 class Mixer : public Sublayer {
  public:

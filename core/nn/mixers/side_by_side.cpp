@@ -32,17 +32,6 @@ struct SideBySide::Saved final : SavedMembers<Saved> {
   void inputs(const auto& use) { use(x); }
 };
 
-struct SideBySide::Cache final : MixerCache {
-  std::vector<std::unique_ptr<MixerCache>> parts;
-
-  void reserve(int64_t length) override {
-    for (const auto& part : parts) part->reserve(length);
-  }
-  void copy(int64_t from, int64_t to, int64_t length) override {
-    for (const auto& part : parts) part->copy(from, to, length);
-  }
-};
-
 void SideBySide::forward(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                          std::unique_ptr<SublayerSaved>* saved) {
   Saved* kept = new_saved<Saved>(saved);
@@ -60,7 +49,7 @@ void SideBySide::forward(const Tensor& x, const LayerContext& context, const Ste
 
 void SideBySide::forward_cached(const Tensor& x, const LayerContext& context, const StepContext& step, Tensor& y,
                                 MixerCache& of) {
-  auto& cache = dynamic_cast<Cache&>(of);
+  auto& cache = dynamic_cast<PartCaches&>(of);
   add_terms(parts_.size(), y, step, [&](size_t i, Tensor& sum) {
     const Part& part = parts_[i];
     Tensor term = Tensor::empty(step.pool(), y.shape(), step.compute_dtype, "layer output");
@@ -86,7 +75,7 @@ void SideBySide::backward(const Tensor& dy, const LayerContext& context, const S
 }
 
 std::unique_ptr<MixerCache> SideBySide::make_cache(int64_t sequences, DType dtype, MemoryPool& pool) const {
-  auto cache = std::make_unique<Cache>();
+  auto cache = std::make_unique<PartCaches>();
   for (const Part& part : parts_) cache->parts.push_back(part.mixer->make_cache(sequences, dtype, pool));
   return cache;
 }

@@ -30,7 +30,6 @@ class SideBySide final : public OfMembers<SideBySide, Mixer> {
 
  private:
   struct Saved;
-  struct Cache;
   std::vector<Part> parts_;
 };
 
