@@ -8,6 +8,7 @@
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/int8_layout.h"
 #include "nibble/quant/mxfp4_layout.h"
@@ -125,14 +126,16 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
   MemoryPool& pool = rank.pool;
   LoadOptions options;
   options.wrap_linear = [taken, quantize, &pool](const CheckpointDir& checkpoint, LinearWeightMaker dense) {
+    std::shared_ptr<const DecoderConfig> config;
     std::shared_ptr<const SkipRule> skip;             // absent: nothing is quantized on the way
     const bool four_bit = has_four_bits(checkpoint);  // refuses what others quantized
     if (quantize && !four_bit) {
-      const std::string head = read_decoder_config(checkpoint.path()).names.head;
-      skip = std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{head, kScoreHead});
+      config = std::make_shared<DecoderConfig>(read_decoder_config(checkpoint.path()));
+      skip =
+          std::make_shared<SkipRule>(quantize->skip_modules, std::vector<std::string>{config->names.head, kScoreHead});
     }
-    return [taken, quantize, skip, dense, &pool, &checkpoint](const std::string& module,
-                                                              const Shape& shape) -> std::unique_ptr<LinearWeight> {
+    return [taken, quantize, skip, config, dense, &pool, &checkpoint](
+               const std::string& module, const Shape& shape) -> std::unique_ptr<LinearWeight> {
       const std::string weight = weight_name(module, shape), stored = stored_weight_name(checkpoint, weight);
       if (is_quantized(checkpoint, stored)) {
         taken->insert(stored);
@@ -146,7 +149,8 @@ LoadOptions load_quantized(RankContext& rank, const std::optional<QuantizeOnLoad
       if (eight_bit) taken->insert(stored);
       std::unique_ptr<LinearWeight> result =
           eight_bit ? widened(checkpoint, stored, module, shape, pool) : dense(module, shape);
-      if (!skip || skip->skips(module_of_weight(weight))) return result;
+      // as Transformers, which leaves weights that modules share as they are
+      if (!skip || skip->skips(module_of_weight(weight)) || first_layer_of_block(*config, weight) >= 0) return result;
       return quantized(std::move(result), weight, quantize->codec, pool);
     };
   };

@@ -12,6 +12,7 @@
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/quantization_config.h"
 
@@ -111,7 +112,8 @@ class ModelQuantizer {
     }
     const SkipRule skip(options_.skip_modules, {config.names.head});
     for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {
-      if (skip.skips(module_of_weight(weight))) continue;
+      // bitsandbytes in Transformers leaves weights that modules share as they are.
+      if (skip.skips(module_of_weight(weight)) || first_layer_of_block(config, weight) >= 0) continue;
       require_float(weight);
       linears_.emplace(weight, linear);
     }

@@ -16,6 +16,9 @@ TEST_F(Zamba2, IsQuantizedPlannedTrainedAndMergedWhereNoBlockIsShared) {
   }
   test::write_bytes(root_ / "d.jsonl", lines);
   ASSERT_EQ(run("quantize --model " + model + " --out four").code, 0);
+  const std::string four = test::read_bytes(root_ / "four/model.safetensors");
+  EXPECT_NE(four.find("linear.weight.absmax"), std::string::npos);
+  EXPECT_EQ(four.find("q_proj.weight.absmax"), std::string::npos) << "Transformers does not read shared ones in 4 bits";
   for (const std::string& base : {model, std::string("four")}) {
     for (const char* targets : {"in_proj", "all-linear"}) {
       const bool shared = std::string(targets) == "all-linear";
