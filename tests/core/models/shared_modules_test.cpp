@@ -32,7 +32,7 @@ TEST(SharedModules, HaveTheNamesOfTheFirstLayerThatHasThem) {
             "model.layers.1.shared_transformer.self_attn.q_proj.weight");
   EXPECT_EQ(first_layer_of_block(config, "model.layers.1.shared_transformer.self_attn.q_proj"), 1);
   for (const char* name : {"model.layers.2.shared_transformer.self_attn.q_proj", "model.layers.3.linear",
-                           "model.layers.9.shared_transformer.x", "model.embed_tokens.weight"}) {
+                           "model.layers.9.shared_transformer.x", "model.layers.3", "model.embed_tokens.weight"}) {
     EXPECT_EQ(first_layer_of_block(config, name), -1) << name;
     EXPECT_EQ(name_in_first_layer(config, name), name);
   }
