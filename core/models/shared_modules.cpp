@@ -25,6 +25,14 @@ int64_t first_layer_of_block(const DecoderConfig& config, const std::string& nam
   return std::ranges::count(config.layer, first, &LayerConfig::block_of) > 1 ? first : -1;
 }
 
+bool shares_blocks(const DecoderConfig& config) {
+  int64_t l = 0;
+  return std::ranges::any_of(config.layer, [&](const LayerConfig& of) {
+    const int64_t own = l++;
+    return of.block_of >= 0 && of.block_of != own;
+  });
+}
+
 std::string name_in_first_layer(const DecoderConfig& config, const std::string& name) {
   const int64_t first = first_layer_of_block(config, name);
   if (first < 0) return name;

@@ -94,6 +94,26 @@ TEST_F(SharedFiles, MayNameABlockInEveryLayerIfItIsTheSame) {
               HasSubstr("does not account for"));
 }
 
+// Transformers ties nothing, no blocks either, where tie_word_embeddings is false.
+TEST(Zamba2, ModelsWithAHeadOfTheirOwnShareNoBlocks) {
+  nlohmann::json json = zamba2();
+  EXPECT_TRUE(shares_blocks(parse(json)));
+  json["tie_word_embeddings"] = false;
+  const DecoderConfig config = parse(json);
+  EXPECT_FALSE(shares_blocks(config));
+  EXPECT_TRUE(config.has_shared_blocks());  // layers have one each
+  Rank rank;
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  std::set<std::string> names;
+  for (const NamedTensor& tensor : state_dict(decoder)) names.insert(tensor.name);
+  for (const char* layer : {"1", "3"}) {
+    const std::string name = "model.layers." + std::string(layer) + ".shared_transformer.feed_forward.";
+    EXPECT_TRUE(names.contains(name + "down_proj.weight"));
+    EXPECT_TRUE(names.contains(name + "gate_up_proj_adapter_list.0.0.weight"));
+    EXPECT_FALSE(names.contains(name + "gate_up_proj_adapter_list.1.0.weight"));
+  }
+}
+
 TEST(Zamba2, ConfigurationsAreReadAsTransformersReadsThem) {
   nlohmann::json config = zamba2();
   const DecoderConfig read = parse(config);
