@@ -170,6 +170,13 @@ void MergePlan::untie() {
     return;
   }
   untied_ = true;
+  if (shares_blocks(model_)) {
+    throw InputError(
+        adapter_.file(),
+        "changes embedding or head alone, but where these are not one, Transformers does not share the "
+        "blocks of layers either",
+        "use the adapter beside its base, or train without " + model_.names.embedding + " and " + model_.names.head);
+  }
   if (index_.contains(head)) return;  // both are in the file
   MergeOutput copy = output(embedding, head);
   copy.name = head;

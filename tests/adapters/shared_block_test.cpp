@@ -70,6 +70,8 @@ TEST_F(SharedBlockAdapters, MergeOnlyWhereNoBlockIsShared) {
   std::erase_if(adapter_.tensors,
                 [](const auto& tensor) { return tensor.first.find(".linear.") == std::string::npos; });
   EXPECT_NO_THROW(merge(adapter_));
+  adapter_.options.modules_to_save = {"lm_head"};
+  EXPECT_THAT(error_of<InputError>([&] { merge(adapter_); }), HasSubstr("does not share the blocks of layers either"));
 }
 
 }  // namespace
