@@ -40,7 +40,7 @@ std::vector<int64_t> trained_token_ids(const PeftAdapter& adapter, const std::st
 }
 
 MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType dtype)
-    : base_(base), adapter_(adapter), model_(decoder_config_of(base)) {
+    : adapter_(adapter), model_(decoder_config_of(base)) {
   if (!is_float(dtype)) throw UsageError("a merged model is bf16, f16 or f32", "choose one of them", "dtype");
   for (const TensorSpec& spec : base.tensors) {
     if (!is_float(spec.dtype)) {
