@@ -40,7 +40,7 @@ std::vector<int64_t> trained_token_ids(const PeftAdapter& adapter, const std::st
 }
 
 MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType dtype)
-    : base_(base), adapter_(adapter), model_(decoder_config_of(base)) {
+    : adapter_(adapter), model_(decoder_config_of(base)) {
   if (!is_float(dtype)) throw UsageError("a merged model is bf16, f16 or f32", "choose one of them", "dtype");
   for (const TensorSpec& spec : base.tensors) {
     if (!is_float(spec.dtype)) {
@@ -170,6 +170,13 @@ void MergePlan::untie() {
     return;
   }
   untied_ = true;
+  if (shares_blocks(model_)) {
+    throw InputError(
+        adapter_.file(),
+        "changes embedding or head alone, but where these are not one, Transformers does not share the "
+        "blocks of layers either",
+        "use the adapter beside its base, or train without " + model_.names.embedding + " and " + model_.names.head);
+  }
   if (index_.contains(head)) return;  // both are in the file
   MergeOutput copy = output(embedding, head);
   copy.name = head;

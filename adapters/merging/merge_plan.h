@@ -41,7 +41,7 @@ struct MergeOutput {
 /// the rows in its file.
 std::vector<int64_t> trained_token_ids(const PeftAdapter& adapter, const std::string& module, const TensorNames& names);
 
-/// The tensors of the merged model in the order in which they are written. base and adapter must outlive it.
+/// The tensors of the merged model in the order in which they are written. adapter must outlive it.
 class MergePlan {
  public:
   /// dtype: of every float tensor. Throws UsageError where that is no float type, InputError where a part of the
@@ -67,7 +67,6 @@ class MergePlan {
   void share_tokens_with_head(const std::string& module);
   void grow_for_tokens(const std::string& module);
 
-  const TensorSource& base_;
   const PeftAdapter& adapter_;
   DecoderConfig model_;
   std::vector<MergeOutput> outputs_;

@@ -88,7 +88,9 @@ FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, c
   FullyTrained found;
   untie_where_needed(model, options);
   add_modules(model, options, found);
-  add_biases(model, options, targeted, found);
+  std::set<std::string> with_bias;
+  for (const std::string& module : targeted) with_bias.insert(name_in_first_layer(model.config(), module));
+  add_biases(model, options, with_bias, found);
   for (const auto& [parameter, name] : found) {
     if (first_layer_of_block(model.config(), parameter) < 0) continue;
     throw UsageError("the adapter would train " + parameter + ", which several layers share and PEFT parts",

@@ -21,11 +21,16 @@ int64_t first_layer_of_block(const DecoderConfig& config, const std::string& nam
   const int64_t l = layer_in(name, layers);
   if (l < 0 || l >= config.layers) return -1;
   const int64_t first = config.layer[static_cast<size_t>(l)].block_of;
-  if (first < 0 || name.compare(layers.size() + std::to_string(l).size() + 1, config.names.block.shared.block.size(),
-                                config.names.block.shared.block) != 0) {
-    return -1;
-  }
+  if (first < 0 || !name.starts_with(layers + std::to_string(l) + "." + config.names.block.shared.block)) return -1;
   return std::ranges::count(config.layer, first, &LayerConfig::block_of) > 1 ? first : -1;
+}
+
+bool shares_blocks(const DecoderConfig& config) {
+  int64_t l = 0;
+  return std::ranges::any_of(config.layer, [&](const LayerConfig& of) {
+    const int64_t own = l++;
+    return of.block_of >= 0 && of.block_of != own;
+  });
 }
 
 std::string name_in_first_layer(const DecoderConfig& config, const std::string& name) {

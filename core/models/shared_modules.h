@@ -12,6 +12,8 @@ namespace nibble {
 
 /// Of a module, or tensor, of a block that several layers share: the first of these layers, -1 for anything else.
 int64_t first_layer_of_block(const DecoderConfig& config, const std::string& name);
+/// Whether there is any.
+bool shares_blocks(const DecoderConfig& config);
 /// Its name in that layer, under which checkpoints have it; other names as they are.
 std::string name_in_first_layer(const DecoderConfig& config, const std::string& name);
 

@@ -10,6 +10,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
@@ -45,6 +46,7 @@ class ModelMaker {
     if (request.dtype != "nf4") return;
     plan.visit_linears([&](Linear& linear) {
       if (linear.name() == config_.names.head || is_router(config_, linear.name())) return;
+      if (first_layer_of_block(config_, linear.name()) >= 0) return;  // as nibble quantize
       const Parameter& parameter = *linear.weight().parameter();
       const bool turned = dynamic_cast<const DenseWeight&>(linear.weight()).transposed();
       linears_[parameter.name] = turned && parameter.value.rank() == 2;

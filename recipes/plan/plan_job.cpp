@@ -13,6 +13,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
@@ -81,7 +82,7 @@ class StoredBase {
     const LinearWeightMaker linear = [&](const std::string& module,
                                          const Shape& shape) -> std::unique_ptr<LinearWeight> {
       const std::string weight = weight_name(module, shape);
-      if (!is_packed(weight, shape)) return dense(module, shape);
+      if (!is_packed(config, weight, shape)) return dense(module, shape);
       QuantizedMatrix matrix = mxfp4_ ? plan_mxfp4(shape, module) : plan_quantized(shape, DType::bf16, codec_, 0);
       if (!in_file_) Tensor::empty(rank.pool, {std::min(element_count(shape), kQuantizedAtOnce)}, DType::f32);
       if (widened(weight)) Tensor::empty(rank.pool, shape, DType::bf16);
@@ -98,10 +99,10 @@ class StoredBase {
 
  private:
   // The headers of the files know it, if they are there.
-  bool is_packed(const std::string& weight, const Shape& shape) const {
+  bool is_packed(const DecoderConfig& config, const std::string& weight, const Shape& shape) const {
     if (mxfp4_) return shape.size() == 3;
     if (in_file_ && checkpoint_) return is_quantized(*checkpoint_, stored_weight_name(*checkpoint_, weight));
-    return skip_ && !skip_->skips(module_of_weight(weight));
+    return skip_ && !skip_->skips(module_of_weight(weight)) && first_layer_of_block(config, weight) < 0;
   }
 
   // 8-bit floats, which become bf16 in memory.

@@ -6,6 +6,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/merging/merge.h"
 #include "nibble/adapters/peft/adapter_names.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/core/models/golden.h"
 #include "nibble/tests/temporary_directory.h"
@@ -58,6 +59,13 @@ TEST_F(SharedBlockAdapters, WhatWouldChangeTheSharedWeightIsRefused) {
   options.init_lora_weights = LoraInit::standard;
   options.modules_to_save = {"down_proj"};
   EXPECT_THAT(refusal(options), HasSubstr("which several layers share and PEFT parts"));
+  options.modules_to_save.clear();
+  options.target_modules.names = {"layers.3.shared_transformer.feed_forward.down_proj"};
+  options.bias = BiasTraining::lora_only;
+  nlohmann::json config = nlohmann::json::parse(CheckpointDir(golden_.model).config_text());
+  config["add_bias_linear"] = true;
+  EXPECT_THAT(error_of<UsageError>([&] { plan_adapter(parse_decoder_config(config.dump(), "test"), options, {}); }),
+              HasSubstr("down_proj.bias, which several layers share"));
 }
 
 TEST_F(SharedBlockAdapters, MergeOnlyWhereNoBlockIsShared) {
@@ -70,6 +78,8 @@ TEST_F(SharedBlockAdapters, MergeOnlyWhereNoBlockIsShared) {
   std::erase_if(adapter_.tensors,
                 [](const auto& tensor) { return tensor.first.find(".linear.") == std::string::npos; });
   EXPECT_NO_THROW(merge(adapter_));
+  adapter_.options.modules_to_save = {"lm_head"};
+  EXPECT_THAT(error_of<InputError>([&] { merge(adapter_); }), HasSubstr("does not share the blocks of layers either"));
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ Mamba2Config zamba2_mamba(const ConfigReader& file, const DecoderConfig& config)
   return mamba;
 }
 
-// Hybrid layers take the blocks in turn. Scores are scaled as if heads had half their size.
+// Hybrid layers take the blocks in turn; Transformers ties none of them where it does not tie the head. Scores are
+// scaled as if heads had half their size.
 void finish_zamba2(const ConfigReader& file, DecoderConfig& config) {
   config.attention_scale *= std::sqrt(2.0f);
   if (file.boolean("use_long_context", false)) config.max_positions = 16384;
@@ -79,7 +80,7 @@ void finish_zamba2(const ConfigReader& file, DecoderConfig& config) {
     make.adapters.uses.clear();
     for (int64_t use = i % blocks; use < count; use += blocks) make.adapters.uses.push_back(use);
     make.adapters.own = i;
-    layer.block_of = hybrid[static_cast<size_t>(i % blocks)];
+    layer.block_of = hybrid[static_cast<size_t>(config.tied_head ? i % blocks : i)];
     layer.mixer = make;
     layer.norms = NormNames{.attention_norm = "", .mlp_norm = ""};  // the block has its own
   }

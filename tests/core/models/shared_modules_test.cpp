@@ -32,7 +32,7 @@ TEST(SharedModules, HaveTheNamesOfTheFirstLayerThatHasThem) {
             "model.layers.1.shared_transformer.self_attn.q_proj.weight");
   EXPECT_EQ(first_layer_of_block(config, "model.layers.1.shared_transformer.self_attn.q_proj"), 1);
   for (const char* name : {"model.layers.2.shared_transformer.self_attn.q_proj", "model.layers.3.linear",
-                           "model.layers.9.shared_transformer.x", "model.embed_tokens.weight"}) {
+                           "model.layers.9.shared_transformer.x", "model.layers.3", "model.embed_tokens.weight"}) {
     EXPECT_EQ(first_layer_of_block(config, name), -1) << name;
     EXPECT_EQ(name_in_first_layer(config, name), name);
   }
@@ -92,6 +92,26 @@ TEST_F(SharedFiles, MayNameABlockInEveryLayerIfItIsTheSame) {
       HasSubstr("differs from model.layers.1.shared_transformer.self_attn.q_proj.weight"));
   EXPECT_THAT(error_of<InputError>([&] { load("model.layers.3.shared_transformer.x", first); }),
               HasSubstr("does not account for"));
+}
+
+// Transformers ties nothing, no blocks either, where tie_word_embeddings is false.
+TEST(Zamba2, ModelsWithAHeadOfTheirOwnShareNoBlocks) {
+  nlohmann::json json = zamba2();
+  EXPECT_TRUE(shares_blocks(parse(json)));
+  json["tie_word_embeddings"] = false;
+  const DecoderConfig config = parse(json);
+  EXPECT_FALSE(shares_blocks(config));
+  EXPECT_TRUE(config.has_shared_blocks());  // layers have one each
+  Rank rank;
+  Decoder decoder = random_decoder(config, 1, rank.context());
+  std::set<std::string> names;
+  for (const NamedTensor& tensor : state_dict(decoder)) names.insert(tensor.name);
+  for (const char* layer : {"1", "3"}) {
+    const std::string name = "model.layers." + std::string(layer) + ".shared_transformer.feed_forward.";
+    EXPECT_TRUE(names.contains(name + "down_proj.weight"));
+    EXPECT_TRUE(names.contains(name + "gate_up_proj_adapter_list.0.0.weight"));
+    EXPECT_FALSE(names.contains(name + "gate_up_proj_adapter_list.1.0.weight"));
+  }
 }
 
 TEST(Zamba2, ConfigurationsAreReadAsTransformersReadsThem) {

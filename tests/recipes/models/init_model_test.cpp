@@ -56,6 +56,13 @@ TEST(InitModel, Nf4IsTheQuantized16BitModelWhereWeightsAreStoredTransposed) {
           "n_inner": 96})");
 }
 
+TEST(InitModel, Nf4IsTheQuantized16BitModelWhereLayersShareWeights) {
+  expect_nf4_is_the_quantized_16_bit_model(
+      R"({"model_type": "zamba2", "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
+          "layers_block_type": ["hybrid", "mamba", "hybrid"], "intermediate_size": 48, "adapter_rank": 4,
+          "mamba_d_state": 8, "n_mamba_heads": 4, "vocab_size": 64})");
+}
+
 std::string mixture(int64_t hidden) {
   return R"({"model_type": "gpt_oss", "hidden_size": )" + std::to_string(hidden) +
          R"(, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

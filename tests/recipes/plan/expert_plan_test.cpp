@@ -1,4 +1,4 @@
-// What a plan says of experts in 4 bits.
+// What a plan says in 4 bits of experts, and of weights that layers share.
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/quantize_model.h"
+#include "nibble/recipes/models/init_model.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/tests/core/models/golden.h"
@@ -97,6 +98,19 @@ TEST(ExpertPlan, ADirectoryIn4BitsIsPlannedAsItsHeadersSay) {
     quantize_model(directory / "model", directory / "attention", options, rank.context());
     EXPECT_GT(planned_layer(directory / "attention"), planned_layer(directory / "all")) << type;
   }
+}
+
+TEST(SharedBlockPlan, WeightsThatLayersShareArePlannedAsTheyAreLoaded) {
+  Rank rank;
+  TemporaryDirectory directory;
+  write_bytes(directory / "config.json", R"({"model_type": "zamba2", "hidden_size": 32, "num_hidden_layers": 3,
+      "num_attention_heads": 2, "layers_block_type": ["hybrid", "mamba", "hybrid"], "intermediate_size": 48,
+      "adapter_rank": 4, "mamba_d_state": 8, "n_mamba_heads": 4, "vocab_size": 64})");
+  init_model({.config = (directory / "config.json").string(), .out = (directory / "model").string()});
+  quantize_model(directory / "model", directory / "quantized", {}, rank.context());
+  const json quantize = {{"quantize", "nf4"}};
+  EXPECT_EQ(planned_layer(directory / "model", quantize), planned_layer(directory / "quantized"));
+  EXPECT_LT(planned_layer(directory / "quantized"), planned_layer(directory / "model"));
 }
 
 }  // namespace
