@@ -241,7 +241,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
   config.check_stages(!split.stages);
-  tensor_shard(config, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be sharded
+  if (split.tensor) tensor_shard(config, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be
   check_experts(recipe, config);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);

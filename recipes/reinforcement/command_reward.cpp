@@ -37,6 +37,21 @@ bool parse_score(const std::string& line, double& score) {
   return value.is_null() || std::isfinite(score);
 }
 
+// write(), but for the signal that ends a program where nobody reads: there it fails alone (EPIPE).
+ssize_t write_without_signal(int file, const char* bytes, size_t count) {
+  sigset_t broken_pipe, before;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
+  const ssize_t written = write(file, bytes, count);
+  const int reason = errno;
+  const timespec none{};
+  if (written < 0 && reason == EPIPE && sigismember(&before, SIGPIPE) == 0) sigtimedwait(&broken_pipe, nullptr, &none);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = reason;
+  return written;
+}
+
 }  // namespace
 
 /// Our ends of the command's streams.
@@ -121,7 +136,7 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
       return std::strerror(errno);
     }
     if ((ends[1].revents & (POLLOUT | POLLERR)) != 0) {
-      const ssize_t count = write(pipes_->in, to_write.data() + written, to_write.size() - written);
+      const ssize_t count = write_without_signal(pipes_->in, to_write.data() + written, to_write.size() - written);
       if (count > 0) written += static_cast<size_t>(count);
       if (count < 0 && errno == EPIPE) written = to_write.size();  // what it has said so far is read first
     }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/reinforcement/rollout.h"
@@ -118,6 +119,20 @@ TEST(CommandReward, ThatIsNotStartedAgainFailsAsOneThatEnds) {
     EXPECT_TRUE(scores.size() == 2 && std::isnan(scores.front()) && std::isnan(scores.back()));
     EXPECT_THAT(once.failure(), HasSubstr(reason));
   }
+}
+
+// Nothing here ignores SIGPIPE, as `nibble` does.
+TEST(CommandReward, ThatReadsNoMoreDoesNotEndTheProgram) {
+  const test::TemporaryDirectory directory;
+  const std::filesystem::path program = directory / "deaf";
+  test::write_bytes(program, "#!/bin/sh\nexec <&-\nrm \"$0\"\nexit 3\n");
+  permissions(program, std::filesystem::perms::owner_all);
+  CommandReward deaf({.type = RewardRecipe::Type::command, .argv = {program.string()}, .null_on_failure = true},
+                     "rewards (command)");
+  EXPECT_TRUE(deaf.score({}).empty());  // it is started
+  while (exists(program)) std::this_thread::yield();
+  EXPECT_EQ(deaf.score({"{}"}).size(), 1u);
+  EXPECT_THAT(deaf.failure(), HasSubstr("ended with exit code 3"));
 }
 
 TEST(Rewards, SayHowManyScoresOfCommandsAreThere) {
