@@ -103,7 +103,7 @@ class Kill(RolloutTest):
             for name in ("train", "eval"):
                 (self.folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in answers))
             whole["data"] = {"train": str(self.folder / "train.jsonl"), "eval": str(self.folder / "eval.jsonl"), "max_length": 64}
-            whole["objective"] = {"type": kind}
+            whole["objective"] = {"type": kind, **({"num_labels": 3} if kind == "classification" else {})}
             whole["model"]["quantize"] = "nf4"
         recipe.write_text(json.dumps(whole))
         return recipe
