@@ -33,6 +33,7 @@ enum class WindowRule : uint8_t {
 enum class RopeRule : uint8_t {
   none,
   every,
+  own,              ///< every layer, and Family::finish says how (GPT-J)
   listed,           ///< no_rope_layers, or all but every no_rope_layer_interval-th (SmolLM3)
   windowed,         ///< those with a window (Cohere 2)
   windowed_or_all,  ///< the same; all where the model has no window at all (EXAONE 4)

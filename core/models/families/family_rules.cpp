@@ -136,7 +136,6 @@ void finish_gptj(const ConfigReader& file, DecoderConfig& config) {
                                 std::to_string(config.head_size));
   }
   config.rope = {rope};
-  for (LayerConfig& layer : config.layer) layer.rotary = 0;
 }
 
 void finish_codegen(const ConfigReader& file, DecoderConfig& config) {

@@ -140,7 +140,7 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, doub
 }  // namespace
 
 void read_ropes(const ConfigReader& file, const Family& family, DecoderConfig& config) {
-  if (family.rope == RopeRule::none) return;
+  if (family.rope == RopeRule::none || family.rope == RopeRule::own) return;
   const ConfigKeys& keys = family.keys;
   const double share = file.number(keys.rotary_share, 1e-3, 1, family.rotary_share);
   const double base = file.number(keys.rope_base, 1, 1e12, family.rope_base);
