@@ -42,7 +42,7 @@ constexpr const char* kHelp =
 
 volatile sig_atomic_t end_answer = 0;  // a signal handler has no other way
 
-/// While it lives, Ctrl-C sets end_answer; a second one ends the program.
+/// While it lives, Ctrl-C sets end_answer; a second one does what it did before.
 class CtrlC {
  public:
   CtrlC() {
@@ -50,9 +50,12 @@ class CtrlC {
     sigaction(SIGINT, nullptr, &former_);
     if (former_.sa_handler == SIG_IGN) return;
     struct sigaction action {};
-    action.sa_handler = [](int) { end_answer = 1; };
+    action.sa_handler = [](int) {
+      end_answer = 1;
+      sigaction(SIGINT, &former_, nullptr);
+    };
     sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESTART | SA_RESETHAND;
+    action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, nullptr);
   }
   ~CtrlC() { sigaction(SIGINT, &former_, nullptr); }
@@ -60,7 +63,7 @@ class CtrlC {
   CtrlC& operator=(const CtrlC&) = delete;
 
  private:
-  struct sigaction former_ {};
+  inline static struct sigaction former_ {};
 };
 
 /// A conversation, and the model that answers: with the adapter, or the base alone.

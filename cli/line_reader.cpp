@@ -3,6 +3,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <signal.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -29,37 +30,55 @@ void use_utf8() {
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/// While it lives, the terminal sends marks around a pasted text (mode 2004), but not to others while the program is
-/// stopped, or once a signal has ended it.
-class PasteMarks {
+/// While it lives, the terminal sends marks around a pasted text (mode 2004), and what is typed between two lines
+/// waits, unseen and unchanged, for the next. While the program is stopped, and once a signal has ended it, the
+/// terminal is as it was before.
+class TerminalModes {
  public:
-  PasteMarks() {
+  explicit TerminalModes(bool marks) {
+    marks_ = marks;
+    tcgetattr(STDIN_FILENO, &former_);
     for (size_t i = 0; i < kSignals.size(); ++i) {
-      sigaction(kSignals[i], nullptr, &former_[i]);
-      if (former_[i].sa_handler != SIG_IGN) meet(kSignals[i]);
+      sigaction(kSignals[i], nullptr, &former_actions_[i]);
+      if (former_actions_[i].sa_handler != SIG_IGN) handle(kSignals[i]);
     }
-    turn(true);
+    between_lines(true);
+    send_marks(true);
   }
-  ~PasteMarks() {
-    turn(false);
-    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &former_[i], nullptr);
+  ~TerminalModes() {
+    send_marks(false);
+    between_lines(false);
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &former_actions_[i], nullptr);
   }
-  PasteMarks(const PasteMarks&) = delete;
-  PasteMarks& operator=(const PasteMarks&) = delete;
+  TerminalModes(const TerminalModes&) = delete;
+  TerminalModes& operator=(const TerminalModes&) = delete;
+
+  static void between_lines(bool on) {
+    between_lines_ = on;
+    hold_back(on);
+  }
 
  private:
-  static void turn(bool on) {
+  static void hold_back(bool on) {
+    termios state = former_;
+    if (on) state.c_lflag = (state.c_lflag & ~static_cast<tcflag_t>(ICANON | ECHO)) | NOFLSH;
+    tcsetattr(STDIN_FILENO, TCSANOW, &state);
+  }
+  static void send_marks(bool on) {
+    if (!marks_) return;
     const std::string_view mode = on ? "\x1b[?2004h" : "\x1b[?2004l";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, mode.data(), mode.size());
   }
-  static void meet(int signal) {
+  static void handle(int signal) {
     struct sigaction action {};
     action.sa_handler = [](int came) {
       const int error = errno;
-      turn(false);
-      raise(came);  // ends the program, or stops it (Ctrl-Z) until it goes on
-      meet(came);
-      turn(true);
+      send_marks(false);
+      if (between_lines_) hold_back(false);  // else libedit has done it
+      raise(came);                           // ends the program, or stops it (Ctrl-Z) until it goes on
+      handle(came);
+      if (between_lines_) hold_back(true);
+      send_marks(true);
       errno = error;
     };
     sigemptyset(&action.sa_mask);
@@ -68,7 +87,11 @@ class PasteMarks {
   }
 
   static constexpr std::array kSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
-  std::array<struct sigaction, kSignals.size()> former_{};
+  std::array<struct sigaction, kSignals.size()> former_actions_{};
+  // A signal handler has no other way.
+  inline static termios former_{};
+  inline static bool marks_ = false;
+  inline static volatile sig_atomic_t between_lines_ = 0;
 };
 
 // What follows the mark of a pasted text goes into the line as it is, with its line breaks, up to the other mark.
@@ -90,10 +113,9 @@ unsigned char insert_paste(EditLine* editor, int) {
 
 struct LineReader::Terminal {
   const char* prompt;
-  bool knows_modes =
-      isatty(STDERR_FILENO) == 1 && std::getenv("TERM") != nullptr && std::strcmp(std::getenv("TERM"), "dumb") != 0;
   History* history = history_init();
   EditLine* editor = el_init("nibble", stdin, stderr, stderr);
+  std::optional<TerminalModes> modes;
 
   explicit Terminal(const char* shown) : prompt(shown) {
     NIBBLE_CHECK(editor != nullptr && history != nullptr, "libedit does not start");
@@ -113,8 +135,11 @@ struct LineReader::Terminal {
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     el_wset(editor, EL_ADDFN, L"insert-paste", L"Insert a pasted text", insert_paste);
     el_wset(editor, EL_BIND, L"\x1b[200~", L"insert-paste", nullptr);
+    modes.emplace(isatty(STDERR_FILENO) == 1 && std::getenv("TERM") != nullptr &&
+                  std::strcmp(std::getenv("TERM"), "dumb") != 0);
   }
   ~Terminal() {
+    modes.reset();
     el_end(editor);
     history_end(history);
   }
@@ -130,10 +155,10 @@ LineReader::~LineReader() = default;
 
 bool LineReader::read(std::string& line) {
   if (!terminal_) return static_cast<bool>(std::getline(std::cin, line));
-  std::optional<PasteMarks> marks;
-  if (terminal_->knows_modes) marks.emplace();
   int count = 0;
+  TerminalModes::between_lines(false);
   const char* typed = el_gets(terminal_->editor, &count);
+  TerminalModes::between_lines(true);
   if (typed == nullptr || count <= 0) return false;
   line.assign(typed, static_cast<size_t>(count));
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();

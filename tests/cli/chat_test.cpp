@@ -21,7 +21,16 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Chat : public test::SmallModel {};
+class Chat : public test::SmallModel {
+ protected:
+  std::filesystem::path model_with_room(int64_t positions) const {
+    std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
+    nlohmann::json config = nlohmann::json::parse(test::read_bytes(model / "config.json"));
+    config["max_position_embeddings"] = positions;
+    test::write_bytes(model / "config.json", config.dump());
+    return model;
+  }
+};
 
 TEST_F(Chat, EndsWhereSomebodyWritesExit) {
   const std::string chat = "chat --model me/small --template plain --max-new-tokens 4 < ";
@@ -63,8 +72,8 @@ constexpr const char* kCtrlC = "\x03";
 constexpr const char* kTerminate = "SIGTERM";
 constexpr std::string_view kMarksPastes = "\x1b[?2004h", kMarksNothing = "\x1b[?2004l";
 
-// What a terminal shows of a conversation. `typed`: what is typed at each prompt, but Ctrl-C where an answer is
-// written, and SIGTERM is sent.
+// What a terminal shows of a conversation. `typed`: what is typed at each prompt, but what has Ctrl-C where an answer
+// is written, and SIGTERM is sent.
 std::string on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
                           const char* max_new_tokens = "1") {
   int terminal = -1;
@@ -79,20 +88,20 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
   std::array<char, 4096> piece{};
   size_t seen = 0;  // of `shown`, when something was typed last
   auto next = typed.begin();
-  // It waits for a line, and edits it, once the terminal hands on what is typed as it is.
+  // It waits for a line, and edits it, once the terminal does nothing more with what is typed.
   const auto edits = [&] {
     termios state{};
-    return tcgetattr(terminal, &state) == 0 && (state.c_lflag & ICANON) == 0;
+    return tcgetattr(terminal, &state) == 0 && (state.c_lflag & (ICANON | IEXTEN)) == 0;
   };
   for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
     shown.append(piece.data(), static_cast<size_t>(count));
     if (next == typed.end()) continue;
     const std::string_view line = std::string_view(shown).substr(shown.find_last_of('\n') + 1);
-    const bool is_there =
-        *next == kCtrlC ? !edits() && !kMarksNothing.starts_with(line) && shown.find('\n', seen) != std::string::npos
-                        : shown.find("> ", seen) != std::string::npos;
+    const bool in_answer = next->find(kCtrlC) != std::string::npos;
+    const bool is_there = in_answer ? !edits() && !line.empty() && shown.find('\n', seen) != std::string::npos
+                                    : shown.find("> ", seen) != std::string::npos;
     if (!is_there) continue;
-    while (*next != kCtrlC && !edits()) usleep(1000);
+    while (!in_answer && !edits()) usleep(1000);
     if (*next == kTerminate) {
       kill(child, SIGTERM);
     } else {
@@ -131,19 +140,20 @@ TEST_F(Chat, ASignalThatEndsItLeavesTheTerminalAsItWas) {
 }
 
 TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {
-  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
-  nlohmann::json config = nlohmann::json::parse(test::read_bytes(model / "config.json"));
-  config["max_position_embeddings"] = 1 << 20;  // the answer ends by the key alone
-  test::write_bytes(model / "config.json", config.dump());
+  const std::filesystem::path model = model_with_room(1 << 20);  // the answer ends by the key alone
   const std::string shown = on_a_terminal(model, {"What?\r", kCtrlC, "/reset\r", "/quit\r"}, "1000000");
   EXPECT_THAT(shown, HasSubstr("the conversation is forgotten"));
 }
 
+TEST_F(Chat, ATextPastedIntoAnAnswerIsTheNextMessage) {
+  const std::string paste = "\x1b[200~/first\r\r/third\x1b[201~\r";
+  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", paste + kCtrlC, "/quit\r"}, "1000000");
+  EXPECT_THAT(shown, HasSubstr("/first\\x0a\\x0a/third is no command"));
+  EXPECT_THAT(shown, Not(HasSubstr("200~"))) << "shown in the answer";
+}
+
 TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
-  const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
-  nlohmann::json config = nlohmann::json::parse(test::read_bytes(model / "config.json"));
-  config["max_position_embeddings"] = 24;
-  test::write_bytes(model / "config.json", config.dump());
+  model_with_room(24);
   test::write_bytes(root_ / "talk", std::string(200, '1') + "\n/again\nWhat?\n/again\n/quit\n");
   const CommandOutput output = run("chat --model me/small --template plain --max-new-tokens 4 < talk");
   EXPECT_EQ(output.code, 3) << "a pipe is told";
