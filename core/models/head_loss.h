@@ -7,7 +7,7 @@
 #include "nibble/core/models/batch.h"
 #include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/streams/stream_ends.h"
 
 namespace nibble {

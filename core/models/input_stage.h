@@ -9,7 +9,7 @@
 #include "nibble/core/nn/layer_sharding.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/nn/makers.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/streams/stream_ends.h"
 #include "nibble/core/nn/sublayer.h"
 

@@ -5,7 +5,7 @@
 
 #include "nibble/core/nn/embedding.h"
 #include "nibble/core/nn/linear.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 
 namespace nibble {
 

@@ -8,7 +8,7 @@
 #include "nibble/core/nn/feed_forward/feed_forward.h"
 #include "nibble/core/nn/layer_input.h"
 #include "nibble/core/nn/mixers/mixer.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/streams/alt_up.h"
 
 namespace nibble {

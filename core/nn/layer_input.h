@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "nibble/core/nn/makers.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/sublayer.h"
 #include "nibble/core/ops/activation.h"
 

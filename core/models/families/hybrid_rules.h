@@ -3,7 +3,7 @@
 
 #include "nibble/core/models/families/config_reader.h"
 #include "nibble/core/models/families/families.h"
-#include "nibble/core/nn/mixers/gated_delta.h"
+#include "nibble/core/nn/mixers/linear_attention/gated_delta.h"
 #include "nibble/core/nn/mixers/mamba2.h"
 #include "nibble/core/nn/mixers/recurrent/mamba.h"
 #include "nibble/core/nn/mixers/short_conv.h"

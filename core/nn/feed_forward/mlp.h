@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "nibble/core/nn/feed_forward/feed_forward.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/shared/layer_adapters.h"
 #include "nibble/core/ops/activation.h"
 

@@ -2,7 +2,7 @@
 // An MLP and experts side by side, both of the residual stream and each with norms of its own (Gemma 4 26B-A4B).
 
 #include "nibble/core/nn/feed_forward/experts.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 
 namespace nibble {
 

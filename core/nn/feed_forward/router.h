@@ -5,7 +5,7 @@
 
 #include "nibble/core/nn/feed_forward/router_balance.h"
 #include "nibble/core/nn/makers.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/nn/sublayer.h"
 #include "nibble/core/ops/experts.h"
 

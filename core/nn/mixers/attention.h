@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "nibble/core/nn/head_norm.h"
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/mixers/mixer.h"
+#include "nibble/core/nn/norms/head_norm.h"
 #include "nibble/core/nn/shared/layer_adapters.h"
 
 namespace nibble {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "nibble/core/nn/mixers/linear_attention_mixer.h"
+#include "nibble/core/nn/mixers/linear_attention/linear_attention_mixer.h"
 
 namespace nibble {
 

@@ -3,7 +3,7 @@
 
 #include "nibble/core/nn/makers.h"
 #include "nibble/core/nn/mixers/mixer.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 
 namespace nibble {
 

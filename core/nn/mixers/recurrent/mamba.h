@@ -9,7 +9,7 @@
 #include "nibble/core/nn/mixers/causal_conv.h"
 #include "nibble/core/nn/mixers/mixer.h"
 #include "nibble/core/nn/mixers/recurrent_cache.h"
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 #include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/recurrent/linear_attention.h"
 

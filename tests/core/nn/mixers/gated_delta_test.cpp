@@ -1,4 +1,4 @@
-#include "nibble/core/nn/mixers/gated_delta.h"
+#include "nibble/core/nn/mixers/linear_attention/gated_delta.h"
 
 #include "nibble/tests/core/nn/new_kind.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/cli/line_reader.h"
+#include "nibble/cli/chat/line_reader.h"
 
 #include <histedit.h>
 #include <langinfo.h>

@@ -6,7 +6,7 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/xielu.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise/xielu.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/norm.h"

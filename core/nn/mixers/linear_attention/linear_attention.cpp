@@ -1,4 +1,4 @@
-#include "nibble/core/nn/mixers/linear_attention.h"
+#include "nibble/core/nn/mixers/linear_attention/linear_attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "nibble/core/nn/head_norm.h"
+#include "nibble/core/nn/norms/head_norm.h"
 
 #include <algorithm>
 

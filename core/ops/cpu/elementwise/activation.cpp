@@ -7,7 +7,7 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/activation.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise/activation.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 

@@ -1,4 +1,4 @@
-#include "nibble/core/nn/mixers/linear_attention_mixer.h"
+#include "nibble/core/nn/mixers/linear_attention/linear_attention_mixer.h"
 
 #include <algorithm>
 

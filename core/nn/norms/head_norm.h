@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "nibble/core/nn/norm.h"
+#include "nibble/core/nn/norms/norm.h"
 
 namespace nibble {
 

@@ -13,7 +13,7 @@
 #include "nibble/core/ops/residual.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise/elementwise.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "nibble/core/nn/mixers/linear_attention.h"
+#include "nibble/core/nn/mixers/linear_attention/linear_attention.h"
 
 namespace nibble {
 

@@ -2,7 +2,7 @@
 // Gated delta net (Yang et al. 2024), the mixer of most layers of Qwen3-Next and Qwen3.5; with decays by channel it is
 // Kimi delta attention (Kimi Team 2025).
 
-#include "nibble/core/nn/mixers/linear_attention_mixer.h"
+#include "nibble/core/nn/mixers/linear_attention/linear_attention_mixer.h"
 
 namespace nibble {
 

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/cli/chat/line_reader.h"
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/command_line/sampling_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/cli/line_reader.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"

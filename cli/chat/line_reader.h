@@ -5,8 +5,8 @@
 namespace nibble::cli {
 
 /// Lines that somebody types, or that standard input has. On a terminal a line is edited as in a shell (arrows, Ctrl-A,
-/// Ctrl-R), earlier ones come back, and a pasted text of several lines is one; what is typed before it is asked for waits unseen.
-/// The prompt is written to standard error.
+/// Ctrl-R), earlier ones come back, and a pasted text of several lines is one; what is typed before it is asked for
+/// waits unseen. The prompt is written to standard error.
 class LineReader {
  public:
   explicit LineReader(const char* prompt);

@@ -10,7 +10,7 @@
 #include "nibble/core/ops/ref/dropout.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/dropout.cpp"
+#define HWY_TARGET_INCLUDE "nibble/core/ops/cpu/elementwise/dropout.cpp"
 #include <hwy/foreach_target.h>
 #include "nibble/core/ops/cpu/simd-inl.h"
 
