@@ -235,8 +235,8 @@ std::string man_page(const std::string& path, const CLI::App* command) {
   const std::string more = command->get_footer();
   if (!more.empty()) page += ".SH NOTES\n.nf\n" + roff(more) + "\n.fi\n";
   return page +
-         ".SH EXIT STATUS\n0 done, 2 usage, 3 bad input, 4 I/O or space, 5 numerics, 75 interrupted and "
-         "resumable, 76 rank lost or hung.\n.SH SEE ALSO\n.BR nibble (1)\n";
+         ".SH EXIT STATUS\n0 done, 2 usage, 3 bad input, 4 I/O or space, 5 numerics, 70 a defect of nibble, "
+         "75 interrupted and resumable, 76 rank lost or hung.\n.SH SEE ALSO\n.BR nibble (1)\n";
 }
 
 std::string main_page(const CLI::App& app) {

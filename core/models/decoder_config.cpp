@@ -369,13 +369,13 @@ MlpConfig DecoderConfig::mlp(int64_t l) const {
           .gate_cutoff = own.gate_cutoff};
 }
 
-bool DecoderConfig::hands_on() const {
+bool DecoderConfig::layers_share_activations() const {
   return layer_input_size > 0 || has_shared_blocks() ||
          std::ranges::any_of(layer, [](const LayerConfig& of) { return of.keys_from >= 0; });
 }
 
 void DecoderConfig::check_stages(bool all_layers) const {
-  if (all_layers || !hands_on()) return;
+  if (all_layers || !layers_share_activations()) return;
   throw UsageError("layers of " + model_type + " read what others made, so they cannot be on several ranks",
                    "use parallel.shard", "parallel.pipeline");
 }

@@ -179,8 +179,8 @@ struct DecoderConfig {
   /// A layer's sublayers, where it does not say that they are of another kind.
   AttentionConfig attention(int64_t l) const;
   MlpConfig mlp(int64_t l) const;
-  /// Layers compute on what earlier ones, or the embedding, hand on beside the residual stream.
-  bool hands_on() const;
+  /// Layers read activations of earlier ones, or of the embedding, beside the residual stream.
+  bool layers_share_activations() const;
   /// UsageError for a Decoder of some layers of such a model.
   void check_stages(bool all_layers) const;
   /// Layers that have a SharedBlock read the embeddings again.

@@ -16,12 +16,12 @@ Tensor ActivationStore::forward(size_t l, Block& block, const Tensor& x, const L
   if (spill_) spill_->write_what_stays();
   if (again) layer.input = x;
   Tensor y = block.forward(x, context, step, again ? nullptr : &layer.saved);
-  if (spill_) put_away(l);
+  if (spill_) offload(l);
   return y;
 }
 
 // Tensors without bytes stand for those in the file.
-void ActivationStore::put_away(size_t l) {
+void ActivationStore::offload(size_t l) {
   Layer& layer = layers_[l];
   std::vector<Tensor> tensors;
   layer.visit([&](Tensor& tensor) {
@@ -34,7 +34,7 @@ void ActivationStore::put_away(size_t l) {
   layer.spilled = spill_->put(std::move(tensors), wanted_next);
 }
 
-void ActivationStore::bring_back(Layer& layer) {
+void ActivationStore::fetch(Layer& layer) {
   if (!layer.spilled) return;
   std::vector<Tensor> tensors = layer.spilled->take();
   size_t next = 0;
@@ -51,7 +51,7 @@ void ActivationStore::fetch(size_t l) {
 
 BlockSaved ActivationStore::take(size_t l, Block& block, const LayerContext& context, const StepContext& step) {
   Layer layer = std::exchange(layers_.at(l), {});
-  bring_back(layer);
+  fetch(layer);
   if (l > 0) fetch(l - 1);
   if (l < recomputed_) return block.recompute(layer.input, context, step);
   return std::move(layer.saved);

@@ -38,8 +38,8 @@ class ActivationStore {
 
     void visit(const std::function<void(Tensor&)>& visitor);
   };
-  void put_away(size_t l);
-  void bring_back(Layer& layer);
+  void offload(size_t l);
+  void fetch(Layer& layer);
 
   size_t recomputed_;
   SpillFile* spill_;

@@ -100,13 +100,13 @@ class Sublayer : public Module {
 // What follows from one list of members: everything that visits them.
 
 /// use(member), or of what pointers, optionals and containers hold, if they hold something.
-void use_held(auto& member, const auto& use) {
+void for_each_member(auto& member, const auto& use) {
   if constexpr (requires { member.begin(); }) {
-    for (auto& held : member) use_held(held, use);
+    for (auto& element : member) for_each_member(element, use);
   } else if constexpr (requires { member.second; }) {
-    use_held(member.second, use);
+    for_each_member(member.second, use);
   } else if constexpr (requires { *member; }) {
-    if (member) use_held(*member, use);
+    if (member) for_each_member(*member, use);
   } else {
     use(member);
   }
@@ -119,7 +119,7 @@ class OfMembers : public Base {
  public:
   bool has_trainable() const override { return trains_beside(nullptr); }
   void visit(const ParameterVisitor& visitor) override {
-    each_held([&](auto& member) {
+    each_member([&](auto& member) {
       if constexpr (requires { visitor(member); }) {
         visitor(member);
       } else {
@@ -128,7 +128,7 @@ class OfMembers : public Base {
     });
   }
   void visit_linears(const std::function<void(Linear&)>& visitor) override {
-    each_held([&](auto& member) {
+    each_member([&](auto& member) {
       if constexpr (requires { visitor(member); }) {
         visitor(member);
       } else if constexpr (requires { member.visit_linears(visitor); }) {
@@ -141,7 +141,7 @@ class OfMembers : public Base {
   /// Whether anything but this Linear has a gradient.
   bool trains_beside(const Linear* linear) const {
     bool trains = false;
-    const_cast<OfMembers*>(this)->each_held([&](const auto& member) {
+    const_cast<OfMembers*>(this)->each_member([&](const auto& member) {
       if constexpr (requires { member.has_trainable(); }) {
         trains = trains || (static_cast<const void*>(&member) != linear && member.has_trainable());
       } else {
@@ -152,8 +152,8 @@ class OfMembers : public Base {
   }
 
  private:
-  void each_held(const auto& use) {
-    static_cast<Self*>(this)->each([&](auto&... members) { (use_held(members, use), ...); });
+  void each_member(const auto& use) {
+    static_cast<Self*>(this)->each([&](auto&... members) { (for_each_member(members, use), ...); });
   }
 };
 
@@ -170,7 +170,7 @@ class SavedMembers : public SublayerSaved {
         visitor(member);
       }
     };
-    self().each([&](auto&... members) { (use_held(members, use), ...); });
+    self().each([&](auto&... members) { (for_each_member(members, use), ...); });
   }
   bool has_input() const override {
     bool has = false;

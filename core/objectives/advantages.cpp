@@ -56,7 +56,7 @@ Spread spread_of(std::span<const double> values) {
   return spread;
 }
 
-bool teaches_nothing(const Spread& group) { return !(std::abs(group.std) > 1e-8); }
+bool has_zero_std(const Spread& group) { return !(std::abs(group.std) > 1e-8); }
 
 std::vector<double> advantages(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
   const std::vector<double> rewards = compared(options, answers);
@@ -90,7 +90,7 @@ double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer
   double groups = 0, level = 0;
   each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
     ++groups;
-    level += teaches_nothing(spread_of(group));
+    level += has_zero_std(spread_of(group));
   });
   return level / groups;
 }
@@ -112,7 +112,7 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
   const bool together = options.type == ObjectiveType::grpo && options.scale_rewards == ScaleRewards::batch;
   if (compares) {
     found.emplace_back("frac_reward_zero_std",
-                       together ? (teaches_nothing(spread) ? 1 : 0) : level_share(options, answers));
+                       together ? (has_zero_std(spread) ? 1 : 0) : level_share(options, answers));
   }
   const auto add_lengths = [&](const std::string& name, const std::vector<double>& of) {
     if (of.empty()) return;

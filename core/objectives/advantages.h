@@ -35,7 +35,7 @@ struct Spread {
 Spread spread_of(std::span<const double> values);
 
 /// Whether answers to a prompt with these rewards are all as good as each other.
-bool teaches_nothing(const Spread& group);
+bool has_zero_std(const Spread& group);
 /// The share of prompts whose answers are.
 double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers);
 

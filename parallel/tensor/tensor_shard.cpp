@@ -78,9 +78,10 @@ TensorShard tensor_shard(const DecoderConfig& config, int tp_rank, int tp_size) 
     return layer.mixer || layer.feed_forward || layer.heads + layer.kv_heads + layer.head_size + layer.mlp_width > 0;
   };
   if (std::ranges::any_of(config.layer, of_its_own)) {
-    throw UsageError("layers of several kinds or sizes cannot be sharded",
-                     config.hands_on() ? "use parallel.shard" : "use parallel.shard or parallel.pipeline",
-                     "parallel.tensor");
+    throw UsageError(
+        "layers of several kinds or sizes cannot be sharded",
+        config.layers_share_activations() ? "use parallel.shard" : "use parallel.shard or parallel.pipeline",
+        "parallel.tensor");
   }
   int64_t grain = 64;
   while (grain > 1 && (config.mlp_width % grain != 0 || config.mlp_width / grain < tp_size)) grain /= 2;

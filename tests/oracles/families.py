@@ -18,7 +18,7 @@ import peft, torch, transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import family_configs
+import family_configs, published_configs
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
@@ -61,7 +61,7 @@ def write_model(folder, kind, options, r, style, dtype, shards, seed):
     file = folder / "config.json"
     written = json.loads(file.read_text())
     if style == "published":
-        file.write_text(json.dumps(family_configs.published(written, r), indent=1))
+        file.write_text(json.dumps(published_configs.published(written, r), indent=1))
     config = AutoConfig.from_pretrained(folder)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention_of(config)).eval()
 

@@ -2,12 +2,12 @@
 
     python templates_own.py DATA
 
-DATA/templates/*.jinja are written by hand: the forms that published templates have. cases.jsonl: {"template", "request"}, the latter as text (whole numbers have any size), and what
+DATA/templates/*.jinja are written by hand: the forms that published templates have. cases.jsonl.gz: {"template", "request"}, the latter as text (whole numbers have any size), and what
 came of it: "text" (with "spans" where the template marks them), "raised" (the words given to raise_exception) or "error" (Python's
-words; that there is one is what counts). programs.jsonl: the same with the program itself as "template". The clock stands at NOW of
+words; that there is one is what counts). programs.jsonl.gz: the same with the program itself as "template". The clock stands at NOW of
 templates_random.py.
 """
-import json, random, sys
+import gzip, json, random, sys
 from pathlib import Path
 
 from template_chats import Conversations, chat_templates
@@ -23,7 +23,7 @@ PLAIN = [[ASK], [ASK, ANSWER], [dict(role="system", content="Be brief.\n"), ASK,
 
 
 def answered(name, template, requests):
-    """Lines of cases.jsonl; None for what cannot be written down."""
+    """Lines of cases.jsonl.gz; None for what cannot be written down."""
     return [dict(template=name, request=json.dumps(request, ensure_ascii=False), **answer)
             for request, answer in zip(requests, wanted(template, requests), strict=True) if answer is not None]
 
@@ -39,7 +39,8 @@ def shares(lines):
 
 
 def write(path, lines):
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), newline="\n")
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 def main(folder):
@@ -57,7 +58,7 @@ def main(folder):
             (folder / name).write_bytes(template.encode())
             made += lines
             kept += 1
-    write(folder / "cases.jsonl", made)
+    write(folder / "cases.jsonl.gz", made)
     texts, errors, seed = [], [], 0
     while len(texts) < PROGRAMS:
         template, variables = Programs(random.Random(f"committed-{seed}")).program()
@@ -65,7 +66,7 @@ def main(folder):
         request = dict(messages=[dict(role="user", content="hi")], add_generation_prompt=True, chat_template_kwargs=variables)
         for line in answered(template, template, [request]):
             (texts if "text" in line else errors).append(line)
-    write(folder / "programs.jsonl", texts + errors[:PROGRAMS // 4])
+    write(folder / "programs.jsonl.gz", texts + errors[:PROGRAMS // 4])
 
 
 if __name__ == "__main__":

@@ -2,21 +2,18 @@
 
 #include "nibble/parallel/launch.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/models/init_model.h"
 #include "nibble/tests/assets.h"
-#include "nibble/tests/temporary_directory.h"
+#include "nibble/tests/small_run.h"
 
 namespace nibble {
 namespace {
@@ -25,70 +22,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 /// A small LoRA run with two copies, started by the program.
-struct Job {
-  test::TemporaryDirectory directory;
-  pid_t child = -1;
-
-  fs::path out() const { return directory / "out"; }
-  std::string errors() const { return test::read_bytes(directory / "stderr"); }
-  std::string output() const { return test::read_bytes(directory / "stdout"); }
-  std::string adapter() const { return test::read_bytes(out() / "adapter" / "adapter_model.safetensors"); }
-
-  void write_recipe(const fs::path& base, int steps) {
-    std::string lines;
-    for (int i = 0; i < 12; ++i) {
-      json ids = json::array();
-      for (int t = 0; t < 24; ++t) ids.push_back(3 + (7 * i + t * t) % 500);
-      lines += json{{"input_ids", ids}, {"labels", ids}}.dump() + "\n";
-    }
-    test::write_bytes(directory / "data.jsonl", lines);
-    const json recipe = {
-        {"model", {{"path", base.string()}}},
-        {"adapter", {{"r", 4}, {"lora_dropout", 0.1}}},
-        {"data", {{"train", (directory / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}}},
-        {"train", {{"steps", steps}, {"accumulate", 2}, {"save_every", 20}, {"threads", 1}}},
-        {"optimizer", {{"lr", 1e-3}, {"schedule", "constant"}}},
-        {"output", {{"dir", out().string()}}}};
-    test::write_bytes(directory / "recipe.json", recipe.dump());
-  }
-
-  void start(std::vector<std::string> words) {
-    words.insert(words.begin(), kProgram);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    const std::string errors_path = (directory / "stderr").string(), said_path = (directory / "stdout").string();
-    child = fork();
-    if (child != 0) return;
-    dup2(open(said_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), 1);
-    dup2(open(errors_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), 2);
-    execv(arguments[0], arguments.data());
-    _exit(127);
-  }
+struct Job : test::SmallRun {
+  void write_recipe(const fs::path& base, int steps) const { SmallRun::write_recipe(base, steps, "accumulate"); }
   void start_ranks(int ranks, const std::vector<std::string>& overrides) {
-    std::vector<std::string> words = {
-        "launch", "-n", std::to_string(ranks), "--threads", "1", "--", "train", (directory / "recipe.json").string()};
+    std::vector<std::string> words = {"launch", "-n", std::to_string(ranks), "--threads", "1", "--", "train", recipe()};
     words.insert(words.end(), overrides.begin(), overrides.end());
     start(words);
   }
-  int wait() {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  int64_t lines() const {
-    const std::string text = test::read_bytes(out() / "metrics.jsonl");
-    return std::count(text.begin(), text.end(), '\n');
-  }
-  /// Until the run has done `count` steps, or has ended.
-  void wait_for_lines(int64_t count) const {
-    siginfo_t ended = {};
-    while (lines() < count && waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           ended.si_pid == 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
-
   /// Processes that run this job's recipe as ranks.
   std::vector<pid_t> rank_processes() const {
     std::vector<pid_t> found;

@@ -115,4 +115,18 @@ struct FamilyCase {
   std::vector<Sample> samples;
 };
 
+/// `gradients` are all of a file that Transformers or PEFT computed, tensor by tensor.
+inline void expect_gradients(const std::map<std::string, std::vector<float>>& gradients,
+                             const std::filesystem::path& wanted_file) {
+  const SafetensorsFile file(wanted_file.string());
+  EXPECT_EQ(gradients.size(), file.names().size());
+  double squares = 0;
+  for (const std::string& name : file.names()) squares += std::pow(norm(file.at(name).span<const float>()), 2);
+  for (const std::string& name : file.names()) {
+    ASSERT_TRUE(gradients.contains(name)) << name;
+    const std::span<const float> wanted = file.at(name).span<const float>();
+    EXPECT_LE(distance(gradients.at(name), wanted), 1e-3 * norm(wanted) + 1e-6 * std::sqrt(squares)) << name;
+  }
+}
+
 }  // namespace nibble::test

@@ -93,7 +93,7 @@ void add_expert_parts(const DecoderConfig& config, const std::string& from, cons
     parts.add({.name = to + "ffn_gate_inp_shexp.weight", .source = from + names.shared_gate + ".weight"});
 }
 
-void say_experts(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+void write_experts(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   const ExpertsConfig& experts = *config.experts;
   const GgufForm& form = gguf_form(config);
   const auto size = [&](const std::string& name, int64_t value) {

@@ -11,6 +11,6 @@ void refuse_experts(const DecoderConfig& config, const GgufForm& form);
 /// Tensors of a layer's router, experts and shared MLP; from: "model.layers.0.", to: "blk.0."
 void add_expert_parts(const DecoderConfig& config, const std::string& from, const std::string& to, GgufParts& parts);
 
-void say_experts(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
+void write_experts(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 
 }  // namespace nibble

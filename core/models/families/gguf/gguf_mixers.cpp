@@ -99,7 +99,7 @@ void say(GgufMetadata& metadata, const std::string& key, const GgufValue& value)
   found == metadata.end() ? void(metadata.emplace_back(key, value)) : void(found->second = value);
 }
 
-void say_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   const auto size = [&](const std::string& name, int64_t value) {
     say(metadata, key + name, static_cast<uint32_t>(value));
   };

@@ -27,7 +27,7 @@ bool add_recurrence_parts(const DecoderConfig& config, const LayerConfig& layer,
 bool says_latents(const DecoderConfig& config);
 
 /// Adds what the mixers are to the metadata, and puts it in the place of what attention would be.
-void say_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
+void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 /// The same for state spaces and delta nets.
 void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 /// Sets metadata[key].

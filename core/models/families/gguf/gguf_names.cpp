@@ -346,8 +346,8 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (config.attention_softcap > 0) result.emplace_back(key + "attn_logit_softcapping", config.attention_softcap);
   if (config.logit_softcap > 0) result.emplace_back(key + "final_logit_softcapping", config.logit_softcap);
   if (family.gguf.says_parallel) result.emplace_back(key + "use_parallel_residual", config.parallel_residual);
-  if (config.experts) say_experts(config, key, result);
-  say_mixers(config, key, result);
+  if (config.experts) write_experts(config, key, result);
+  write_mixers(config, key, result);
   say_gemma(config, key, result);
   say_llama4(config, key, result);
   if (family.gguf.scales) {

@@ -154,7 +154,7 @@ class Rows {
       multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
                                       panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
                                       kKeys);
-      soften(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
+      online_softmax(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
       std::fill(tile_.keep + r + count, tile_.keep + r + panel_rows(r), 0.0f);
     }
     for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
@@ -190,7 +190,7 @@ class Rows {
   }
 
   /// Products of rows [row, row + count) become e^(score - row_max), `keep` what sums so far are multiplied by.
-  void soften(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
+  void online_softmax(int64_t row, int64_t count, const Keys& keys, int64_t columns, float* scores, float* keep) {
     constexpr int64_t kFactors = (kPanelRows + kLanes - 1) / kLanes * kLanes;
     float row_max[kPanelRows], factors[kFactors] = {};
     for (int64_t r = 0; r < count; ++r) {
@@ -212,15 +212,16 @@ class Rows {
       keep[r] = factors[r];
       V sum = hn::Mul(splat(factors[r]), load(sums));
       int64_t i = 0;
-      for (; i + 4 * kLanes <= columns; i += 4 * kLanes) soften_columns<4>(row_scores, i, splat(row_max[r]), unit, sum);
-      for (; i < columns; i += kLanes) soften_columns<1>(row_scores, i, splat(row_max[r]), unit, sum);
+      for (; i + 4 * kLanes <= columns; i += 4 * kLanes)
+        softmax_columns<4>(row_scores, i, splat(row_max[r]), unit, sum);
+      for (; i < columns; i += kLanes) softmax_columns<1>(row_scores, i, splat(row_max[r]), unit, sum);
       store(sum, sums);
     }
   }
 
   /// Some vectors of columns of a row from i on.
   template <int vectors>
-  static HWY_INLINE void soften_columns(float* scores, int64_t i, V row_max, V unit, V& sum) {
+  static HWY_INLINE void softmax_columns(float* scores, int64_t i, V row_max, V unit, V& sum) {
     V weights[vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) weights[v] = hn::Mul(unit, hn::Sub(load(scores + i + v * kLanes), row_max));

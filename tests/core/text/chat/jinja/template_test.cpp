@@ -4,11 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/data/records/byte_source.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/chat/template_request.h"
 #include "nibble/tests/assets.h"
@@ -33,9 +33,14 @@ std::tm clock_of_cases() {
 }
 
 std::vector<ordered_json> read_lines(const std::filesystem::path& path) {
-  std::ifstream file(path);
+  ByteSource file(path);
   std::vector<ordered_json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(ordered_json::parse(line));
+  for (std::string line; file.peek() != ByteSource::kEnd;) {
+    if (file.append_line_part(line) && file.peek() != '\n') continue;
+    file.skip();
+    lines.push_back(ordered_json::parse(line));
+    line.clear();
+  }
   return lines;
 }
 
@@ -101,11 +106,11 @@ void expect_renderings(const char* file, const Source& source) {
 }
 
 TEST(JinjaTemplate, GivesWhatTransformersGivesForRandomPrograms) {
-  expect_renderings("programs.jsonl", [](const std::string& program) { return program; });
+  expect_renderings("programs.jsonl.gz", [](const std::string& program) { return program; });
 }
 
 TEST(JinjaTemplate, GivesWhatTransformersGivesForChatTemplates) {
-  expect_renderings("cases.jsonl",
+  expect_renderings("cases.jsonl.gz",
                     [](const std::string& name) { return read_text_file(test::data_path("templates") / name); });
 }
 
