@@ -44,6 +44,7 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
   }
   encoder.prefix = tokens_in_front(*tokenizer);
   encoder.eos = tokenizer->eos_id();
+  encoder.tokenizer_size = tokenizer->vocab_size();
   encoder.vocab_size = vocab_size;
   return encoder;
 }

@@ -34,6 +34,7 @@ struct Encoder {
   std::optional<int32_t> eos;   ///< put after a finished answer or document
   std::string fingerprint;      ///< of tokenizer and chat template; with none, nothing is cached
   int64_t vocab_size = 0;       ///< of the model; ids at or above it are refused
+  int64_t tokenizer_size = 0;   ///< tokens of the tokenizer; 0: none
 };
 
 /// An Encoder over a model's tokenizer and, where there is one, its chat template (may be null); it keeps both alive.

@@ -16,6 +16,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // their pools: the program's part is 20 MiB of mapped files, 11 of them its own code, which grows, and a heap of 2 to 3
 // without the data (/proc/PID/smaps).
 constexpr int64_t kProgramBytes = 22 * kMiB, kThreadBytes = 5 * kMiB / 2, kMpiBytes = 9 * kMiB;
+constexpr int64_t kReadingProgramBytes = 14 * kMiB;  // while it reads, with less of its code
 
 }  // namespace
 
@@ -66,7 +67,10 @@ class Stages {
     memory.written = run.written;
     memory.costs = run.costs;
     memory.split[MemoryUse::workspace] += threads * kThreadBytes;
-    memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + (layout_.mesh.ranks() > 1 ? kMpiBytes : 0);
+    const int64_t mpi = layout_.mesh.ranks() > 1 ? kMpiBytes : 0;
+    memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + mpi;
+    const int64_t reading = kReadingProgramBytes + job_.reading_bytes + mpi;
+    memory.split[MemoryUse::program] += std::max<int64_t>(0, reading - memory.resident());
     return memory;
   }
 

@@ -162,12 +162,14 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
 }
 
 int64_t tokenizer_vocab_size(const std::string& path) {
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(path);
-  return tokenizer ? tokenizer->vocab_size() : 0;
+  std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(path);
+  const int64_t tokens = tokenizer ? tokenizer->vocab_size() : 0;
+  tokenizer.reset();
+  return_free_memory();
+  return tokens;
 }
 
-int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows) {
-  const int64_t tokens = tokenizer_vocab_size(path);
+int64_t rows_for_tokenizer(const std::string& path, int64_t tokens, int64_t model_rows) {
   if (tokens <= model_rows) return model_rows;
   if (tokens - model_rows <= model_rows / 8) return tokens;
   throw InputError(
@@ -223,9 +225,10 @@ std::string fingerprint_of(const std::filesystem::path& path, const std::string&
 
 }  // namespace
 
-Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size) {
+Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size, bool grows) {
   const std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(path);
   if (!tokenizer) return make_ids_encoder(vocab_size, path);
+  if (grows) vocab_size = rows_for_tokenizer(path, tokenizer->vocab_size(), vocab_size);
   if (tokenizer->vocab_size() > vocab_size) {
     throw InputError(path,
                      "the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " tokens, the model only " +

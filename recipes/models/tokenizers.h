@@ -60,10 +60,10 @@ std::vector<std::string> missing_mark_warnings(const std::string& chat_template,
 /// Tokens of the tokenizer at `path`, 0 where there is none.
 int64_t tokenizer_vocab_size(const std::string& path);
 
-/// Rows that the embedding of a model with `model_rows` needs for the tokenizer at `path`: as many, or more where
-/// tokens were added to the tokenizer. Throws InputError when it has more than an eighth more: another model's
-/// tokenizer.
-int64_t rows_for_tokenizer(const std::string& path, int64_t model_rows);
+/// Rows that the embedding of a model with `model_rows` needs for the tokenizer at `path`, of `tokens`: as many, or
+/// more where tokens were added to the tokenizer. Throws InputError when it has more than an eighth more: another
+/// model's tokenizer.
+int64_t rows_for_tokenizer(const std::string& path, int64_t tokens, int64_t model_rows);
 
 /// What to know where training gives a model of `model_rows` `rows` for its tokenizer; empty where it has as many.
 std::string added_tokens_note(int64_t model_rows, int64_t rows);
@@ -76,7 +76,7 @@ std::map<std::string, std::string> tokenizer_contents(const std::filesystem::pat
 /// The encoder over the tokenizer at `path` and the template `chat_template` ("": the model's own, where it has one;
 /// a broken one is reported by the first conversation); over token ids only where
 /// there is no tokenizer. vocab_size: of the model. Throws InputError when the tokenizer has more tokens than the
-/// model.
-Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size);
+/// model, or, where the model `grows`, as rows_for_tokenizer, whose rows are then those of the Encoder.
+Encoder open_encoder(const std::string& path, const std::string& chat_template, int64_t vocab_size, bool grows = false);
 
 }  // namespace nibble

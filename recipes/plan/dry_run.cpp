@@ -98,8 +98,8 @@ DryRun dry_run(const Recipe& given, const Observer& observer, int64_t previews) 
   std::optional<PretrainingTokenizer> pretraining;
   if (!recipe.model.init.empty()) pretraining.emplace(recipe, config.vocab_size);
   const std::string tokenizer = pretraining ? pretraining->path() : tokenizer_path_of(recipe, observer);
-  const int64_t rows = pretraining ? config.vocab_size : rows_for_tokenizer(tokenizer, config.vocab_size);
-  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, rows);
+  const Encoder encoder = open_encoder(tokenizer, recipe.data.chat_template, config.vocab_size, !pretraining);
+  const int64_t rows = encoder.vocab_size;
   const TrainingData data(recipe, config, encoder, observer);
 
   if (rows > config.vocab_size) observer.message(added_tokens_note(config.vocab_size, rows));

@@ -177,15 +177,21 @@ int64_t data_bytes(const Recipe& recipe, const TrainingData* data) {
 
 // What a tokenizer holds for a token: its text, its id by the text, its merge.
 constexpr int64_t kTokenBytes = 160;
+// What it is parsed from besides: BPE, or Unigram.
+constexpr int64_t kParsedTokenBytes = 220;
+
+bool trains_tokenizer(const Recipe& recipe) { return recipe.pretrains() && recipe.model.tokenizer.empty(); }
+
+// data: what a run has read with it, or null.
+int64_t tokenizer_size(const Recipe& recipe, int64_t model_rows, const TrainingData* data) {
+  if (data) return data->tokenizer_size();
+  return trains_tokenizer(recipe) ? model_rows : tokenizer_vocab_size(tokenizer_path_of(recipe));
+}
 
 // Of the tokenizer where it is kept, for answers that are drawn, or trained.
-int64_t tokenizer_bytes(const Recipe& recipe, int64_t rows) {
-  const bool trains_tokenizer = recipe.pretrains() && recipe.model.tokenizer.empty();
-  int64_t bytes = trains_tokenizer ? kTokenizerTraining : 0;
-  if (recipe.train.samples > 0 || recipe.has_rollouts()) {
-    bytes += kTokenBytes * (trains_tokenizer ? rows : tokenizer_vocab_size(tokenizer_path_of(recipe)));
-  }
-  return bytes;
+int64_t tokenizer_bytes(const Recipe& recipe, int64_t tokens) {
+  const bool keeps = recipe.train.samples > 0 || recipe.has_rollouts();
+  return (trains_tokenizer(recipe) ? kTokenizerTraining : 0) + (keeps ? kTokenBytes * tokens : 0);
 }
 
 ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of,
@@ -211,8 +217,9 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
 PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, const TrainingData* data = nullptr) {
   Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
+  const int64_t tokens = look ? tokenizer_size(recipe, in_files.vocab_size, data) : 0;
   if (look && !recipe.pretrains()) {
-    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), in_files.vocab_size);
+    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), tokens, in_files.vocab_size);
     plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
     if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
   }
@@ -272,7 +279,10 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
   job.saves_midway =
       saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
-  if (look) job.program_bytes = tokenizer_bytes(recipe, config.vocab_size) + data_bytes(recipe, data);
+  if (look) {
+    job.program_bytes = tokenizer_bytes(recipe, tokens) + data_bytes(recipe, data);
+    job.reading_bytes = (kTokenBytes + kParsedTokenBytes) * tokens;
+  }
   return job;
 }
 

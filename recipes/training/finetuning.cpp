@@ -63,9 +63,9 @@ Finetuning::Finetuning(const Recipe& recipe, RankContext& rank, const Observer& 
       observer_(observer),
       mesh_(recipe_.parallel.mesh(), rank.comm),
       config_(model_config(recipe_.model)),
-      tokenizer_(tokenizer_path_of(recipe_, observer)),
-      rows_(rows_for_tokenizer(tokenizer_, config_.vocab_size)) {
-  const Encoder encoder = open_encoder(tokenizer_, recipe_.data.chat_template, rows_);
+      tokenizer_(tokenizer_path_of(recipe_, observer)) {
+  const Encoder encoder = open_encoder(tokenizer_, recipe_.data.chat_template, config_.vocab_size, true);
+  rows_ = encoder.vocab_size;
   traced(observer.trace, Phase::data, "read and encode", [&] { data_.emplace(recipe_, config_, encoder, observer); });
   check_vocabularies(recipe_, rows_);
   plan_adapter(recipe_, config_, rows_);  // refuses what has no place before anything is opened or made

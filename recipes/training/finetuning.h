@@ -53,7 +53,7 @@ class Finetuning {
   Mesh mesh_;
   DecoderConfig config_;
   std::string tokenizer_;
-  int64_t rows_;  // of the embedding
+  int64_t rows_ = 0;  // of the embedding
   std::optional<TrainingData> data_;
   std::unique_ptr<LayerSharding> tensor_;
   std::unique_ptr<ExpertExchange> experts_;

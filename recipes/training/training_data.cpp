@@ -145,7 +145,8 @@ bool shares_prompts(const Recipe& recipe, const DecoderConfig& config) {
 }
 
 TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder,
-                           const Observer& observer) {
+                           const Observer& observer)
+    : tokenizer_size_(encoder.tokenizer_size) {
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   BatchOptions batching;
   batching.order = {recipe.data.max_length, recipe.data.pack, recipe.data.shuffle, seed};

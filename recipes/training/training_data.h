@@ -38,6 +38,8 @@ class TrainingData {
   const Batches& train() const { return *train_; }
   const Batches& eval() const { return *eval_; }
   bool has_eval() const { return eval_.has_value(); }
+  /// Encoder::tokenizer_size.
+  int64_t tokenizer_size() const { return tokenizer_size_; }
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
   /// The recipe for a plan of the run on these data: data.max_length is no more than a sequence can have of them, with
@@ -78,7 +80,7 @@ class TrainingData {
   std::optional<Batches> train_;
   std::optional<Batches> eval_;
   std::optional<ObjectiveSamples> train_samples_, eval_samples_;
-  int64_t total_steps_ = 0;
+  int64_t tokenizer_size_, total_steps_ = 0;
   int64_t iterations_ = 1, mini_batches_ = 1, microbatch_size_ = 1;
   uint64_t seed_ = 0;
   int64_t completions_ = 0, max_new_tokens_ = 0;  // 0 completions: the data are no prompts

@@ -46,6 +46,16 @@ TEST_F(Export, AnAdapterByItselfHasNoOtherType) {
   EXPECT_EQ(run(words + " --type f32 --force").code, 0);
 }
 
+TEST_F(Export, TypesMayBeWrittenAsLlamaCppWritesThem) {
+  const auto exported = [&](const std::string& type) {
+    const CommandOutput output = run("export --model wide --force --out m.gguf --type " + type);
+    EXPECT_EQ(output.code, 0) << output.text;
+    return test::read_bytes(root_ / "m.gguf");
+  };
+  EXPECT_EQ(exported("Q8_0"), exported("q8_0"));
+  EXPECT_EQ(exported("Q4_K_M"), exported("q4_k_m"));
+}
+
 // Of a command with two outputs.
 TEST_F(Export, WritesNothingWhereItsOtherOutputCannotBe) {
   const std::string words = "export --model wide --out m.gguf --modelfile out/Modelfile";

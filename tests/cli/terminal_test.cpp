@@ -190,6 +190,15 @@ TEST_F(AnswersOnATerminal, WhatInspectAndCompareSayOfRunsFits) {
   EXPECT_NE(models.find("  parallel.pipeline=8 train.accumulate=32\n"), std::string::npos) << models;
 }
 
+TEST_F(AnswersOnATerminal, AreCountedWhileEvalLooksAtThem) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " That."})");
+  const std::string text =
+      on_terminal("eval --exact-match --max-new-tokens 1 --model " +
+                  (root_ / "hub/models--me--small/snapshots/abc").string() + " --data " + (root_ / "d.jsonl").string());
+  EXPECT_NE(text.find("evaluation 0/1\x1b[K"), std::string::npos) << text;
+  EXPECT_NE(text.find("answer 0/1\x1b[K"), std::string::npos) << text;
+}
+
 TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {
   test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "chosen": " That.", "rejected": " No."})");
   const std::string text =

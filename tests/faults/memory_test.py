@@ -1,4 +1,5 @@
 """The memory of a run on samples of varied lengths is what the plan says, and stays so."""
+import itertools
 import json
 import random
 import re
@@ -63,6 +64,29 @@ class VariedLengths(program.JobTest):
         self.init(SHAPE | {"vocab_size": 8192, "num_hidden_layers": 4})
         program.write_tokenizer(self.model, 8192, ["<|pad|>"])
         self.keeps_to_the_plan()
+
+    def test_a_token_more_than_a_large_vocabulary(self):
+        self.init(SHAPE | {"vocab_size": 49152, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
+        program.write_tokenizer(self.model, 49152, ["<|pad|>"])
+        self.keeps_to_the_plan()
+
+    def many_merges(self, max_length):
+        """Of 150,000 tokens, which are no more than a run of long sequences has, and more than all of one of short."""
+        self.init(SHAPE | {"vocab_size": 150000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
+        program.write_tokenizer(self.model, 150000)
+        path = self.model / "tokenizer.json"
+        texts = ["".join(text) for length in (1, 2, 3, 4)
+                 for text in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=length)][:150000]
+        bpe = {"type": "BPE", "vocab": {text: i for i, text in enumerate(texts)},
+               "merges": [[text[:-1], text[-1]] for text in texts if len(text) > 1]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"model": bpe}))
+        self.keeps_to_the_plan(data={"max_length": max_length, "truncate": "cut"})
+
+    def test_many_merges(self):
+        self.many_merges(512)
+
+    def test_many_merges_for_short_sequences(self):
+        self.many_merges(16)
 
     def large_vocabulary(self, **train):
         self.init(SHAPE | {"vocab_size": 200000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})

@@ -76,11 +76,21 @@ class LimitCheck {
       }
     } else if (event == Event::object_end && limits_.unique_keys) {
       keys_.pop_back();
+    } else if (event == Event::array_end && limits_.join_merges && last_key_ == "merges") {
+      join(value);
     }
     return true;
   }
 
  private:
+  static void join(nlohmann::json& pair) {
+    const auto is_word = [](const nlohmann::json& token) {
+      return token.is_string() && token.get_ref<const std::string&>().find(' ') == std::string::npos;
+    };
+    if (pair.size() != 2 || !std::ranges::all_of(pair, is_word)) return;
+    pair = pair[0].get_ref<const std::string&>() + ' ' + pair[1].get_ref<const std::string&>();
+  }
+
   const JsonLimits& limits_;
   std::vector<std::set<std::string>> keys_;
   std::string last_key_;

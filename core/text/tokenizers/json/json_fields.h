@@ -12,7 +12,8 @@
 namespace nibble {
 
 /// What a tokenizer's files may be.
-inline constexpr JsonLimits kTokenizerLimits{.max_bytes = size_t{256} << 20, .python_numbers = true};
+inline constexpr JsonLimits kTokenizerLimits{
+    .max_bytes = size_t{256} << 20, .python_numbers = true, .join_merges = true};
 
 /// The object in a file; an empty one where there is no file. Throws InputError for anything else in it.
 nlohmann::json read_object_if_there(const std::filesystem::path& path);
