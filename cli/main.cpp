@@ -105,6 +105,8 @@ int usage_error(const CLI::App& app, const std::vector<std::string>& words, cons
     const std::string unexpected =
         nibble::joined(extras, " ") + (extras.size() == 1 ? " was not expected" : " were not expected");
     what = is_missing && !remedy.starts_with("did you mean") ? what + ", and " + unexpected : unexpected;
+    const bool is_command = !app.get_subcommands().empty() || extras.front().starts_with('-');
+    if (!is_command) what = extras.front() + " is no command";
   }
   nibble::cli::say_error(what + "; " + remedy);
   return 2;

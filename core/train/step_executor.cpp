@@ -74,13 +74,14 @@ std::vector<int64_t> StepExecutor::begin_step(int64_t count) {
 StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Objective& objective,
                                  const std::vector<Parameter*>& parameters, const StepOptions& options) {
   Trace* const trace = rank_.comm.size() > 1 ? options.trace : nullptr;  // what one rank does is no communication
-  std::array<double, 4> counts{};
+  std::array<double, 5> counts{};
   for (const Batch& batch : microbatches) {
     const LossCounts own = objective.counts(batch);
     counts[0] += own.divisor;
     counts[1] += own.second;
     counts[2] += static_cast<double>(batch.label_tokens);
     counts[3] += static_cast<double>(sample_tokens(batch));
+    counts[4] += static_cast<double>(batch.ids.numel());
   }
   Tensor counted = Tensor::from<double>(rank_.pool.host(), {std::ssize(counts)}, counts);
   traced(trace, Phase::communication, "label tokens", [&] { data_ranks().all_reduce_sum("label tokens", counted); });
@@ -90,6 +91,7 @@ StepSums StepExecutor::gradients(std::span<const Batch> microbatches, const Obje
   sums.counts = {total[0], total[1]};
   sums.label_tokens = static_cast<int64_t>(total[2]);
   sums.tokens = static_cast<int64_t>(total[3]);
+  sums.computed_tokens = static_cast<int64_t>(total[4]);
   if (sums.counts.divisor == 0) return sums;
   if (objective.surveys()) {
     const auto own = static_cast<int64_t>(microbatches.size());

@@ -51,7 +51,8 @@ struct StepSums {
   double squares = 0;  ///< of all gradients on all ranks, each counted once
   LossCounts counts;
   int64_t label_tokens = 0, tokens = 0;
-  Metrics metrics;  ///< of the objective
+  int64_t computed_tokens = 0;  ///< fewer than `tokens` where samples share beginnings
+  Metrics metrics;              ///< of the objective
 };
 
 /// Takes batches and an objective and leaves complete gradients. All ranks make the same calls.

@@ -49,6 +49,7 @@ StepResult train_step(StepExecutor& executor, std::span<const Batch> microbatche
   StepResult result;
   result.label_tokens = sums.label_tokens;
   result.tokens = sums.tokens;
+  result.computed_tokens = sums.computed_tokens;
   if (sums.counts.divisor == 0) {
     result.updated = false;
     return result;

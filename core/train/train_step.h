@@ -19,10 +19,10 @@ struct StepResult {
   double loss = 0;       ///< mean over what the objective counts in all microbatches, before the update
   double grad_norm = 0;  ///< 2-norm over all trainable tensors, before clipping
   int64_t label_tokens = 0;
-  int64_t tokens = 0;
-  std::optional<int64_t> new_tokens;  ///< of these, that no step before had; absent: all
-  Metrics metrics;                    ///< of the objective
-  bool updated = true;                ///< false when there was nothing to learn, or of a bad step: nothing was changed
+  int64_t tokens = 0, computed_tokens = 0;  ///< see StepSums
+  std::optional<int64_t> new_tokens;        ///< of these, that no step before had; absent: all
+  Metrics metrics;                          ///< of the objective
+  bool updated = true;  ///< false when there was nothing to learn, or of a bad step: nothing was changed
   /// Bad step: what is not finite, beginning with the first in the order parameters, gradients, loss ("gradient of
   /// model.layers.0...lora_B.weight, element 3 of 512, is nan"). Empty: all is finite.
   std::vector<std::string> nonfinite;

@@ -177,10 +177,14 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     say(observer, recipe, eval.report(), "evaluation data");
     eval_.emplace(std::move(eval), in_order);
   } else if (options.eval_fraction > 0) {
+    const int64_t whole = train.size();
     auto [rest, held_out] = train.split(options.eval_fraction, seed, options.max_length);
+    const bool cuts = rest.size() + held_out.size() > whole;
     eval_.emplace(std::move(held_out), in_order);
     train = std::move(rest);
-    observer.message("evaluation data: " + count_text(eval_->dataset().size(), "sample") + " split off");
+    observer.message(
+        "evaluation data: " + count_text(eval_->dataset().size(), "sample") + " split off" +
+        (cuts ? "; longer samples are cut to " + count_text(options.max_length, "token") + " before" : ""));
   }
   if (has_scores(recipe.objective.type)) {
     const ObjectiveOptions objective = with_score_head(recipe.objective, model);

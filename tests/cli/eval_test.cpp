@@ -117,6 +117,7 @@ TEST_F(Eval, AMisspelledOptionIsNamedAndNotTheOneThatIsMissing) {
             "error: --promt hi were not expected; did you mean --prompt?\n");
   EXPECT_EQ(run("logprobs --model run --data d.jsonl --foo").text,
             "error: --out is required, and --foo was not expected; see nibble logprobs --help\n");
+  EXPECT_EQ(run("trian r.json").text, "error: trian is no command; did you mean train?\n");
 }
 
 TEST_F(Eval, InspectTellsOfATextBesideATowerWhatItsKeysSay) {

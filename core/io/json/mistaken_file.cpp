@@ -25,6 +25,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPythonWo
     {"NaN", "null"},
 }};
 
+// Whether a string is open at the end of `text`.
+bool in_string(std::string_view text) {
+  bool open = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') open = !open;
+    if (text[i] == '\\' && open) ++i;
+  }
+  return open;
+}
+
 }  // namespace
 
 std::optional<MistakenFile> mistaken_file(std::string_view begin) {
@@ -69,7 +79,8 @@ std::string json_remedy(std::string_view text, size_t byte) {
   for (const auto& [word, in_json] : kPythonWords) {
     if (rest.starts_with(word)) return "write " + std::string(in_json) + " for " + std::string(word);
   }
-  if (rest[0] == '"' && (last == '"' || last == '}' || last == ']' || std::isalnum(static_cast<unsigned char>(last)))) {
+  if (rest[0] == '"' && !in_string(text.substr(0, byte)) &&
+      (last == '"' || last == '}' || last == ']' || std::isalnum(static_cast<unsigned char>(last)))) {
     return "put a comma before it";
   }
   if (last == '"' && before == byte && std::isalnum(static_cast<unsigned char>(rest[0]))) {

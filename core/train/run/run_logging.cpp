@@ -92,7 +92,7 @@ void Run::log(const StepResult& result, double lr) {
   report.peak_memory_bytes = peak_memory_bytes();
   if (run.ranks.size() > 1) report.rank_peak_memory_bytes = of_every_rank(report.peak_memory_bytes, run.ranks);
   if (run.peak > 0) {
-    const double done = run.work.per_token * static_cast<double>(result.tokens) +
+    const double done = run.work.per_token * static_cast<double>(result.computed_tokens) +
                         run.work.per_label_token * static_cast<double>(result.label_tokens);
     report.share_of_peak = done / std::max(report.seconds, 1e-9) / run.peak;
   }

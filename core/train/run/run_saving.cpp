@@ -80,7 +80,7 @@ void Run::Impl::require_room(uint64_t bytes) const {
     const uint64_t first_blocks = held == 0 ? 3 * kDiskBlock : 0;  // of recipe.json and the logs
     const uint64_t logs = log_bytes(std::min(left, (next_too ? 2 : 1) * every), options.log_every);
     require_free_bytes(options.dir, bytes * (next_too ? 2 : 1) + logs + first_blocks,
-                       next_too ? "a checkpoint of this run, and the next beside it," : "a checkpoint of this run");
+                       next_too ? "this run's first two checkpoints" : "a checkpoint of this run");
   }
   int64_t wanted = options.keep_last + (options.keep_best ? 2 : 1);
   if (options.save_every.seconds <= 0 && !options.keep_best) wanted = std::min(wanted, held + coming);

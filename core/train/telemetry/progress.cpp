@@ -37,7 +37,7 @@ double Progress::smoothed_loss() const { return loss_tokens_ > 0 ? loss_ / loss_
 
 double Progress::tokens_per_second() const { return wall_ > 0 ? tokens_ / wall_ : 0; }
 
-double Progress::share_of_peak() const { return seconds_ > 0 ? peak_seconds_ / seconds_ : 0; }
+double Progress::share_of_peak() const { return wall_ > 0 ? peak_seconds_ / wall_ : 0; }
 
 double Progress::seconds_left() const {
   if (weight_ == 0) return 0;

@@ -43,6 +43,26 @@ StepOptions options_with(GradientSum sum) {
   return options;
 }
 
+TEST(TrainStep, ABeginningThatAnswersShareIsComputedOnce) {
+  ToyRank rank;
+  ToyModel model(rank.pool);
+  Optimizer optimizer(model.parameters(), {}, rank.pool);
+  std::vector<Sample> samples(2);
+  for (size_t i = 0; i < 2; ++i) {
+    for (int32_t t = 0; t < 9; ++t) samples[i].ids.push_back(t < 6 ? 1 + t : 2 + static_cast<int32_t>(i));
+    samples[i].labels = samples[i].ids;
+    std::fill_n(samples[i].labels.begin(), 6, kIgnoreLabel);
+    samples[i].group = 3;
+  }
+  ToyExecutor executor(model, rank.context);
+  for (const bool share : {false, true}) {
+    const std::vector<Batch> batches = {make_batch(samples, rank.pool, share)};
+    const StepResult result = train_step(executor, batches, NextToken(), optimizer, options_with(GradientSum::tree));
+    EXPECT_EQ(result.tokens, 18);
+    EXPECT_EQ(result.computed_tokens, share ? 13 : 18) << "each answer has the token that predicts its first";
+  }
+}
+
 TEST(TrainStep, MicrobatchesOfUnequalSizeAreWhatOneBatchIs) {
   const std::vector<int32_t> a = {5, 1, 2, 3}, b = {9, 8, 7, 1, 1, 4, 2}, c = {3, 3};
   for (const GradientSum sum : {GradientSum::tree, GradientSum::running}) {

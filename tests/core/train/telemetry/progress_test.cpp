@@ -98,9 +98,11 @@ TEST(Progress, AStepHasTheTimeOfItsAnswers) {
   Progress progress;
   StepReport step = report(1, 1, 100, 1);
   step.metrics = {{"reward", 1}, {"step_time", 20}};
+  step.share_of_peak = 0.5;
   progress.add(step, 20);
   EXPECT_NEAR(progress.seconds_left(), 9 * 20, 1e-9);
   EXPECT_NEAR(progress.tokens_per_second(), 5, 1e-9);
+  EXPECT_NEAR(progress.share_of_peak(), 0.5 / 20, 1e-9) << "as the tokens a second";
 }
 
 }  // namespace
