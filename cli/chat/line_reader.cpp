@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/tensor/map_fault.h"
 
 namespace nibble::cli {
 
@@ -42,10 +43,12 @@ class TerminalModes {
       sigaction(kSignals[i], nullptr, &former_actions_[i]);
       if (former_actions_[i].sa_handler != SIG_IGN) handle(kSignals[i]);
     }
+    before_exit_by_a_map = restore;
     between_lines(true);
     send_marks(true);
   }
   ~TerminalModes() {
+    before_exit_by_a_map = nullptr;
     send_marks(false);
     between_lines(false);
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &former_actions_[i], nullptr);
@@ -54,13 +57,16 @@ class TerminalModes {
   TerminalModes& operator=(const TerminalModes&) = delete;
 
   static void between_lines(bool on) {
-    between_lines_ = on;
+    if (on) between_lines_ = 1;  // a signal before hold_back, or after, finds what there is to restore
     hold_back(on);
+    if (!on) between_lines_ = 0;
   }
 
  private:
   static void hold_back(bool on) {
     termios state = former_;
+    if (on && tcgetpgrp(STDIN_FILENO) != getpgrp()) return;  // in the background it is not ours to change
+    if (on) state.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     if (on) state.c_lflag = (state.c_lflag & ~static_cast<tcflag_t>(ICANON | ECHO)) | NOFLSH;
     tcsetattr(STDIN_FILENO, TCSANOW, &state);
   }
@@ -69,13 +75,16 @@ class TerminalModes {
     const std::string_view mode = on ? "\x1b[?2004h" : "\x1b[?2004l";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, mode.data(), mode.size());
   }
+  static void restore() {
+    send_marks(false);
+    if (between_lines_) hold_back(false);  // else libedit has done it
+  }
   static void handle(int signal) {
     struct sigaction action {};
     action.sa_handler = [](int came) {
       const int error = errno;
-      send_marks(false);
-      if (between_lines_) hold_back(false);  // else libedit has done it
-      raise(came);                           // ends the program, or stops it (Ctrl-Z) until it goes on
+      restore();
+      raise(came);  // ends the program, or stops it (Ctrl-Z) until it goes on
       handle(came);
       if (between_lines_) hold_back(true);
       send_marks(true);

@@ -34,7 +34,7 @@ void ActivationStore::offload(size_t l) {
   layer.spilled = spill_->put(std::move(tensors), wanted_next);
 }
 
-void ActivationStore::fetch(Layer& layer) {
+void ActivationStore::restore(Layer& layer) {
   if (!layer.spilled) return;
   std::vector<Tensor> tensors = layer.spilled->take();
   size_t next = 0;
@@ -51,7 +51,7 @@ void ActivationStore::fetch(size_t l) {
 
 BlockSaved ActivationStore::take(size_t l, Block& block, const LayerContext& context, const StepContext& step) {
   Layer layer = std::exchange(layers_.at(l), {});
-  fetch(layer);
+  restore(layer);
   if (l > 0) fetch(l - 1);
   if (l < recomputed_) return block.recompute(layer.input, context, step);
   return std::move(layer.saved);

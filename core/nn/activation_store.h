@@ -39,7 +39,7 @@ class ActivationStore {
     void visit(const std::function<void(Tensor&)>& visitor);
   };
   void offload(size_t l);
-  void fetch(Layer& layer);
+  void restore(Layer& layer);
 
   size_t recomputed_;
   SpillFile* spill_;

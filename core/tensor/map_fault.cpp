@@ -27,6 +27,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   for (const Map& map : maps) {
     const uintptr_t begin = map.begin.load();
     if (begin == 0 || address < begin || address - begin >= map.size.load()) continue;
+    if (const auto restore = before_exit_by_a_map.load()) restore();
     say("error: ");
     say(map.path.load());
     say(": was shortened or its disk failed while it was in use; restore the file and run again\n");
@@ -36,6 +37,8 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
 }
 
 }  // namespace
+
+std::atomic<void (*)()> before_exit_by_a_map{nullptr};
 
 void exit_when_a_mapped_file_shrinks() {
   struct sigaction action {};

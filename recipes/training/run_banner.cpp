@@ -60,7 +60,7 @@ std::vector<std::string> run_banner(const Recipe& recipe, Decoder& model, const 
                   count_text(data.total_steps(), "step"));
   std::string planned =
       "planned memory: " + planned_memory(recipe, data, rank) + (ranks > 1 ? " on the rank that needs most" : "");
-  if (ranks == 1 && peak > 0) {
+  if (ranks == 1 && peak > 0 && !shares_prompts(recipe, model.config())) {  // which are counted for each answer
     double operations = 0;
     const int64_t looked_at = std::min<int64_t>(data.total_steps(), 100);
     for (int64_t step = 1; step <= looked_at; ++step) {

@@ -68,7 +68,7 @@ class FullDisk(program.FaultTest):
         text = json.loads(recipe.read_text())
         del text["adapter"]
         recipe.write_text(json.dumps(text))
-        self.ends(4, ["train", recipe, f"output.dir={self.disk / 'out'}"], "a checkpoint of this run", "are free on its device")
+        self.ends(4, ["train", recipe, f"output.dir={self.disk / 'out'}"], "this run's first two checkpoints", "are free on its device")
         self.ends(4, ["init", "--config", self.folder / "c.json", "--out", self.disk / "q", "--dtype", "f32"], "are free")
         self.assertEqual(list(self.disk.iterdir()), [])
 

@@ -46,8 +46,7 @@ void guard(const fs::path& out, const std::vector<Identity>& above_out, const st
   if (contains(above_out, at_input)) relation = at_out == at_input ? "is" : "lies in";
   if (relation == nullptr && contains(identities_upwards(fs::canonical(input)), at_out)) relation = "contains";
   if (relation == nullptr) return;
-  const std::string input_text = shown == out ? "the very one" : shown.string();
-  throw UsageError(relation + (" " + input_text) + ", which is read", "write to another place", out.string());
+  throw UsageError(relation + (" " + shown.string()) + ", which is read", "write to another place", out.string());
 }
 
 }  // namespace

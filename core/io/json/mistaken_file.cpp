@@ -25,14 +25,14 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPythonWo
     {"NaN", "null"},
 }};
 
-// Whether a string is open at the end of `text`.
-bool in_string(std::string_view text) {
-  bool open = false;
+// Where the string that is open at the end of `text` begins; npos: none is.
+size_t open_string(std::string_view text) {
+  size_t begin = std::string_view::npos;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') open = !open;
-    if (text[i] == '\\' && open) ++i;
+    if (text[i] == '"') begin = begin == std::string_view::npos ? i : std::string_view::npos;
+    if (text[i] == '\\' && begin != std::string_view::npos) ++i;
   }
-  return open;
+  return begin;
 }
 
 }  // namespace
@@ -79,9 +79,13 @@ std::string json_remedy(std::string_view text, size_t byte) {
   for (const auto& [word, in_json] : kPythonWords) {
     if (rest.starts_with(word)) return "write " + std::string(in_json) + " for " + std::string(word);
   }
-  if (rest[0] == '"' && !in_string(text.substr(0, byte)) &&
-      (last == '"' || last == '}' || last == ']' || std::isalnum(static_cast<unsigned char>(last)))) {
-    return "put a comma before it";
+  if (rest[0] == '"') {  // a string that should not be there ends, or begins
+    size_t begin = std::min(open_string(text.substr(0, byte)), byte);
+    while (begin > 0 && is_space(text[begin - 1])) --begin;
+    const char ahead = begin > 0 ? text[begin - 1] : '\0';
+    if (ahead == '"' || ahead == '}' || ahead == ']' || std::isalnum(static_cast<unsigned char>(ahead))) {
+      return "put a comma before it";
+    }
   }
   if (last == '"' && before == byte && std::isalnum(static_cast<unsigned char>(rest[0]))) {
     return "write \\\" for a quotation mark inside a string";

@@ -49,17 +49,17 @@ TEST(TrainStep, ABeginningThatAnswersShareIsComputedOnce) {
   Optimizer optimizer(model.parameters(), {}, rank.pool);
   std::vector<Sample> samples(2);
   for (size_t i = 0; i < 2; ++i) {
-    for (int32_t t = 0; t < 9; ++t) samples[i].ids.push_back(t < 6 ? 1 + t : 2 + static_cast<int32_t>(i));
+    for (int32_t t = 0; t < 20; ++t) samples[i].ids.push_back(t < 17 ? 1 + t % 6 : 2 + static_cast<int32_t>(i));
     samples[i].labels = samples[i].ids;
-    std::fill_n(samples[i].labels.begin(), 6, kIgnoreLabel);
+    std::fill_n(samples[i].labels.begin(), 17, kIgnoreLabel);
     samples[i].group = 3;
   }
   ToyExecutor executor(model, rank.context);
   for (const bool share : {false, true}) {
     const std::vector<Batch> batches = {make_batch(samples, rank.pool, share)};
     const StepResult result = train_step(executor, batches, NextToken(), optimizer, options_with(GradientSum::tree));
-    EXPECT_EQ(result.tokens, 18);
-    EXPECT_EQ(result.computed_tokens, share ? 13 : 18) << "each answer has the token that predicts its first";
+    EXPECT_EQ(result.tokens, 40);
+    EXPECT_EQ(result.computed_tokens, share ? 24 : 40) << "each answer has the token that predicts its first";
   }
 }
 

@@ -49,10 +49,10 @@ void add_gemma_layer_parts(const DecoderConfig& config, const std::string& from,
   }
 }
 
-void say_gemma(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+void write_gemma(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   if (!is_gemma4(config)) return;
   const auto size = [&](const std::string& name, int64_t value) {
-    say(metadata, key + name, static_cast<uint32_t>(value));
+    write_value(metadata, key + name, static_cast<uint32_t>(value));
   };
   std::vector<bool> slides;
   std::vector<int32_t> heads, widths;
@@ -63,13 +63,13 @@ void say_gemma(const DecoderConfig& config, const std::string& key, GgufMetadata
     widths.push_back(static_cast<int32_t>(layer.mlp_width > 0 ? layer.mlp_width : config.mlp_width));
     sharing += layer.keys_from >= 0 ? 1 : 0;
   }
-  say(metadata, key + "attention.sliding_window_pattern", slides);
+  write_value(metadata, key + "attention.sliding_window_pattern", slides);
   size("attention.shared_kv_layers", sharing);
   size("embedding_length_per_layer_input", config.layer_input_size);
-  say(metadata, key + "final_logit_softcapping", config.logit_softcap);
-  say(metadata, key + "rope.freq_base_swa", static_cast<float>(config.rope[1].base));
-  say(metadata, key + "attention.head_count_kv", heads);
-  say(metadata, key + "feed_forward_length", widths);
+  write_value(metadata, key + "final_logit_softcapping", config.logit_softcap);
+  write_value(metadata, key + "rope.freq_base_swa", static_cast<float>(config.rope[1].base));
+  write_value(metadata, key + "attention.head_count_kv", heads);
+  write_value(metadata, key + "feed_forward_length", widths);
   const int64_t full = config.layer.back().head_size;
   for (const std::string name : {"attention.key_length", "attention.value_length"}) {
     size(name, full > 0 ? full : config.head_size);

@@ -14,6 +14,6 @@ void add_gemma_parts(const DecoderConfig& config, GgufParts& parts);
 void add_gemma_layer_parts(const DecoderConfig& config, const std::string& from, const std::string& to,
                            GgufParts& parts);
 
-void say_gemma(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
+void write_gemma(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 
 }  // namespace nibble

@@ -52,9 +52,9 @@ void refuse_llama4(const DecoderConfig& config) {
                          "partial_rotary_factor|rope_parameters|rope_scaling");
 }
 
-void say_llama4(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+void write_llama4(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   if (!is_llama4(config)) return;
-  say(metadata, key + "interleave_moe_layer_step", static_cast<uint32_t>(expert_step(config)));
+  write_value(metadata, key + "interleave_moe_layer_step", static_cast<uint32_t>(expert_step(config)));
 }
 
 void gguf_llama4(const GgufKeys& keys, nlohmann::ordered_json& config) {

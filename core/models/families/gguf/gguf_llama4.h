@@ -8,6 +8,6 @@ namespace nibble {
 /// Throws UsageError for a Llama 4 with other numbers, as gguf_architecture().
 void refuse_llama4(const DecoderConfig& config);
 
-void say_llama4(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
+void write_llama4(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 
 }  // namespace nibble

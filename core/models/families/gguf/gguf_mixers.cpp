@@ -94,14 +94,14 @@ void add_mixer_parts(const DecoderConfig& config, const LayerConfig& layer, cons
 
 bool says_latents(const DecoderConfig& config) { return first_of<LatentAttentionMaker>(config) != nullptr; }
 
-void say(GgufMetadata& metadata, const std::string& key, const GgufValue& value) {
+void write_value(GgufMetadata& metadata, const std::string& key, const GgufValue& value) {
   const auto found = std::ranges::find(metadata, key, &GgufMetadata::value_type::first);
   found == metadata.end() ? void(metadata.emplace_back(key, value)) : void(found->second = value);
 }
 
 void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   const auto size = [&](const std::string& name, int64_t value) {
-    say(metadata, key + name, static_cast<uint32_t>(value));
+    write_value(metadata, key + name, static_cast<uint32_t>(value));
   };
   if (const LatentAttentionMaker* maker = first_of<LatentAttentionMaker>(config)) {
     const LatentAttentionConfig& latent = maker->config;
@@ -120,7 +120,7 @@ void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetad
     }
     if (!config.rope.empty() && config.rope[0].scaling == RopeScaling::yarn) {
       const double growth = score_growth(latent, config.rope[0]);
-      say(metadata, key + "rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * growth));
+      write_value(metadata, key + "rope.scaling.yarn_log_multiplier", static_cast<float>(0.1 * growth));
     }
   }
   if (const ShortConvMaker* maker = first_of<ShortConvMaker>(config)) {
@@ -128,9 +128,9 @@ void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetad
     std::vector<int32_t> heads;  // none where there is a convolution
     for (const LayerConfig& layer : config.layer)
       heads.push_back(layer.mixer ? 0 : static_cast<int32_t>(config.kv_heads));
-    say(metadata, key + "attention.head_count_kv", heads);
+    write_value(metadata, key + "attention.head_count_kv", heads);
   }
-  say_recurrence(config, key, metadata);
+  write_recurrence(config, key, metadata);
 }
 
 }  // namespace nibble

@@ -29,9 +29,9 @@ bool says_latents(const DecoderConfig& config);
 /// Adds what the mixers are to the metadata, and puts it in the place of what attention would be.
 void write_mixers(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 /// The same for state spaces and delta nets.
-void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
+void write_recurrence(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata);
 /// Sets metadata[key].
-void say(GgufMetadata& metadata, const std::string& key, const GgufValue& value);
+void write_value(GgufMetadata& metadata, const std::string& key, const GgufValue& value);
 
 /// What llama.cpp leaves out of the model's own computation, so that logits differ.
 std::vector<std::string> gguf_left_out(const DecoderConfig& config);

@@ -348,8 +348,8 @@ std::vector<std::pair<std::string, GgufValue>> gguf_hyperparameters(const Decode
   if (family.gguf.says_parallel) result.emplace_back(key + "use_parallel_residual", config.parallel_residual);
   if (config.experts) write_experts(config, key, result);
   write_mixers(config, key, result);
-  say_gemma(config, key, result);
-  say_llama4(config, key, result);
+  write_gemma(config, key, result);
+  write_llama4(config, key, result);
   if (family.gguf.scales) {
     result.emplace_back(key + "embedding_scale", config.embedding_scale);
     result.emplace_back(key + "residual_scale", config.residual_scale);

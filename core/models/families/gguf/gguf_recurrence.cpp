@@ -198,9 +198,9 @@ bool add_recurrence_parts(const DecoderConfig& config, const LayerConfig& layer,
   return true;
 }
 
-void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
+void write_recurrence(const DecoderConfig& config, const std::string& key, GgufMetadata& metadata) {
   const auto size = [&](const std::string& name, int64_t value) {
-    say(metadata, key + name, static_cast<uint32_t>(value));
+    write_value(metadata, key + name, static_cast<uint32_t>(value));
   };
   const auto space = [&](int64_t taps, int64_t inner, int64_t state, int64_t steps, int64_t groups) {
     size("ssm.conv_kernel", taps);
@@ -217,8 +217,8 @@ void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMet
   if (mamba) {
     const MambaConfig& of = mamba->config;
     space(of.taps, of.channels, of.state_size, of.step_rank, 0);
-    say(metadata, key + "ssm.dt_b_c_rms", of.norm.has_value());
-    if (of.norm) say(metadata, key + "ssm.dt_b_c_rms_epsilon", of.norm->eps);  // llama.cpp takes the layers'
+    write_value(metadata, key + "ssm.dt_b_c_rms", of.norm.has_value());
+    if (of.norm) write_value(metadata, key + "ssm.dt_b_c_rms_epsilon", of.norm->eps);  // llama.cpp takes the layers'
   }
   std::vector<int32_t> heads, widths;
   std::vector<bool> recurrent;
@@ -236,20 +236,20 @@ void say_recurrence(const DecoderConfig& config, const std::string& key, GgufMet
   } else if (delta) {
     const GatedDeltaConfig& of = delta->config;
     space(of.taps, of.heads * of.value_size, of.key_size, of.heads, of.key_heads);
-    say(metadata, key + "attention.recurrent_layers", recurrent);
+    write_value(metadata, key + "attention.recurrent_layers", recurrent);
     const auto pairs = static_cast<int32_t>(config.rope.at(0).size / 2);  // of time, height, width: alike in texts
-    say(metadata, key + "rope.dimension_sections",
-        std::vector<int32_t>{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
+    write_value(metadata, key + "rope.dimension_sections",
+                std::vector<int32_t>{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0});
     return;
   }
   if (std::ranges::all_of(heads, [](int32_t n) { return n == 0; }) && key != "falcon-h1.") {
     size("attention.head_count", 0);
     size("feed_forward_length", 0);
   }
-  if (key != "falcon-h1.") say(metadata, key + "attention.head_count_kv", heads);
+  if (key != "falcon-h1.") write_value(metadata, key + "attention.head_count_kv", heads);
   if (!key.starts_with("nemotron")) return;
-  say(metadata, key + "feed_forward_length", widths);
-  say(metadata, key + "attention.layer_norm_epsilon", config.norm.eps);
+  write_value(metadata, key + "feed_forward_length", widths);
+  write_value(metadata, key + "attention.layer_norm_epsilon", config.norm.eps);
 }
 
 std::vector<std::string> gguf_left_out(const DecoderConfig& config) {
