@@ -46,11 +46,11 @@ void note_signal(int signal) {
   if (before == 0 && policy == StopPolicy::at_once) {
     sem_post(end_now);
   } else if (before == 0 && policy == StopPolicy::finish_step) {
-    say("stopping: the current step is finished and saved;\nagain to leave at once, with the last checkpoint");
+    say("stopping: the current step is finished and saved; again to leave at once, with the last checkpoint");
   } else if (before == 0) {
     say("stopping: the current step is saved first");
   } else if (before == 1 && policy == StopPolicy::finish_save) {
-    say("stopping as soon as the step is saved;\nagain to leave without it");
+    say("stopping as soon as the step is saved; again to leave without it");
   } else {
     _exit(resumable ? kResumable : 128 + signal);
   }
