@@ -1,6 +1,8 @@
 """Faults 71, 72, 81 and 82 of docs/reliability.md: signals in every phase of a run and of the other commands.
 
 A phase is held by a file call of it that does not return (NIBBLE_FAULT_HOW=HOLD) until the test says so."""
+import contextlib
+import fcntl
 import json
 import os
 import pty
@@ -8,7 +10,9 @@ import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import unittest
 
 import program
@@ -276,6 +280,25 @@ class Signals(program.JobTest):
         self.assertIsNone(sweep.poll(), seen[0])
         sweep.send_signal(signal.SIGTERM)
         self.assertEqual(sweep.wait(program.LIMIT), 75)
+
+    def test_on_a_narrow_terminal_the_line_is_wrapped_between_words(self):
+        ours, terminal = pty.openpty()
+        self.addCleanup(os.close, ours)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        child = self.start("train", self.recipe(**program.ENDLESS), stderr=terminal)
+        os.close(terminal)
+        seen = b""
+        while b"\rstep " not in seen:
+            seen += os.read(ours, 4096)
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the end of it
+            while True:
+                seen += os.read(ours, 4096)
+        self.assertEqual(child.wait(program.LIMIT), 75)
+        line = re.search(rb"\r\n(stopping: .*?(?:first|checkpoint))\r\n", seen, re.S)[1].decode().split()
+        self.assertIn(" ".join(line), ("stopping: the current step is finished and saved; again to leave at once, with the last checkpoint",
+                                       "stopping: the current step is saved first"))  # where a step had just ended
+        self.assertTrue(all(len(row) <= 40 for row in seen[seen.index(b"stopping: "):].split(b"\r\n")[:2]), seen)
 
     # several ranks
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")

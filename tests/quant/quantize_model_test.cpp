@@ -217,7 +217,7 @@ TEST_F(ChangedModel, TargetsThatCannotBeAreRefused) {
     return error_of<UsageError>([&] { quantize_model(in, out, options, rank.context()); });
   };
   options.replace = Replace::anything;
-  EXPECT_THAT(refuse(directory / "in", directory / "in"), HasSubstr("in, which is read"));
+  EXPECT_THAT(refuse(directory / "in", directory / "in"), HasSubstr("in: is an input, which is read"));
   EXPECT_THAT(refuse(directory / "in", directory / "in/4bit"), HasSubstr("lies in"));
   EXPECT_THAT(refuse(directory / "in", directory.path()), HasSubstr("contains"));
   options.replace = Replace::nothing;

@@ -46,7 +46,8 @@ void guard(const fs::path& out, const std::vector<Identity>& above_out, const st
   if (contains(above_out, at_input)) relation = at_out == at_input ? "is" : "lies in";
   if (relation == nullptr && contains(identities_upwards(fs::canonical(input)), at_out)) relation = "contains";
   if (relation == nullptr) return;
-  throw UsageError(relation + (" " + shown.string()) + ", which is read", "write to another place", out.string());
+  throw UsageError(relation + (" " + (shown == out ? "an input" : shown.string())) + ", which is read",
+                   "write to another place", out.string());
 }
 
 }  // namespace

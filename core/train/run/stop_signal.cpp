@@ -1,5 +1,6 @@
 #include "nibble/core/train/run/stop_signal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -22,14 +23,22 @@ std::atomic<bool> installed{false}, silent{false}, on_terminal{false}, resumable
 std::atomic<sem_t*> end_now{nullptr};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<StopPolicy>::is_always_lock_free);
 
-// A terminal has the cursor behind "^C" or the line of progress.
+// A terminal has the cursor behind "^C" or the line of progress; there the line is wrapped at blanks.
 void say(const char* line) {
   if (silent) return;
   char text[256] = "\n";
-  const size_t begin = on_terminal ? 1 : 0, length = strnlen(line, sizeof text - 2);
-  std::memcpy(text + begin, line, length);
-  text[begin + length] = '\n';
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, begin + length + 1);
+  const size_t begin = on_terminal ? 1 : 0, end = begin + strnlen(line, sizeof text - 2);
+  std::memcpy(text + begin, line, end - begin);
+  text[end] = '\n';
+  winsize terminal{};
+  const bool wraps = on_terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &terminal) == 0 && terminal.ws_col > 0;
+  for (size_t i = begin, row = begin, blank = begin; wraps && i < end; ++i) {
+    if (text[i] == ' ') blank = i;
+    if (i < row + terminal.ws_col || blank == row) continue;
+    text[blank] = '\n';
+    row = blank = blank + 1;
+  }
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, end + 1);
 }
 
 void note_signal(int signal) {
