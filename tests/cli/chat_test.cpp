@@ -70,10 +70,12 @@ TEST_F(Chat, SaysWhichMarksOfABuiltInTemplateTheTokenizerLacks) {
 
 constexpr const char* kCtrlC = "\x03";
 constexpr const char* kTerminate = "SIGTERM";
+constexpr const char* kShorten = "shorten";
 constexpr std::string_view kMarksPastes = "\x1b[?2004h", kMarksNothing = "\x1b[?2004l";
 
 // What a terminal shows of a conversation. `typed`: what is typed at each prompt, but what has Ctrl-C where an answer
-// is written, and SIGTERM is sent.
+// is written, where the model is shortened too, and SIGTERM is sent. Either ends it, and it leaves the terminal as it
+// was.
 std::string on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
                           const char* max_new_tokens = "1") {
   int terminal = -1;
@@ -97,13 +99,15 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
     shown.append(piece.data(), static_cast<size_t>(count));
     if (next == typed.end()) continue;
     const std::string_view line = std::string_view(shown).substr(shown.find_last_of('\n') + 1);
-    const bool in_answer = next->find(kCtrlC) != std::string::npos;
+    const bool in_answer = *next == kShorten || next->find(kCtrlC) != std::string::npos;
     const bool is_there = in_answer ? !edits() && !line.empty() && shown.find('\n', seen) != std::string::npos
                                     : shown.find("> ", seen) != std::string::npos;
     if (!is_there) continue;
     while (!in_answer && !edits()) usleep(1000);
     if (*next == kTerminate) {
       kill(child, SIGTERM);
+    } else if (*next == kShorten) {
+      resize_file(model / "model.safetensors", 0);
     } else {
       EXPECT_EQ(write(terminal, next->data(), next->size()), static_cast<ssize_t>(next->size()));
     }
@@ -112,8 +116,15 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
   }
   int status = 0;
   waitpid(child, &status, 0);
+  termios left{};
+  EXPECT_EQ(tcgetattr(terminal, &left), 0);
+  EXPECT_EQ(left.c_lflag & (ICANON | ECHO | IEXTEN), static_cast<tcflag_t>(ICANON | ECHO | IEXTEN));
+  EXPECT_GT(shown.rfind(kMarksNothing), shown.rfind(kMarksPastes));
   close(terminal);
-  EXPECT_EQ(status, typed.back() == kTerminate ? SIGTERM : 0) << "as waitpid tells how it ended";
+  EXPECT_EQ(status, typed.back() == kTerminate ? SIGTERM
+                    : typed.back() == kShorten ? 4 << 8
+                                               : 0)
+      << "as waitpid tells how it ended";
   return shown;
 }
 
@@ -137,6 +148,11 @@ TEST_F(Chat, ASignalThatEndsItLeavesTheTerminalAsItWas) {
   const std::string shown = on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {kTerminate});
   ASSERT_THAT(shown, HasSubstr(std::string(kMarksPastes)));
   EXPECT_NE(shown.find(kMarksNothing, shown.rfind(kMarksPastes)), std::string::npos);
+}
+
+TEST_F(Chat, AModelThatIsShortenedInAnAnswerEndsItInOneLine) {
+  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", kShorten}, "1000000");
+  EXPECT_THAT(shown, HasSubstr("model.safetensors: was shortened or its disk failed while it was in use"));
 }
 
 TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {
