@@ -16,7 +16,7 @@ namespace {
 
 // Records that are read before all threads encode them: enough to keep them busy, little enough to hold.
 constexpr size_t kChunkRecords = 2048;
-constexpr size_t kChunkBytes = size_t{16} << 20;
+constexpr size_t kChunkBytes = size_t{4} << 20;
 
 // A record that was encoded, or why it could not be.
 struct Outcome {

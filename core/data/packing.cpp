@@ -25,6 +25,12 @@ void shuffle(LargeArray<uint32_t>& order, uint64_t seed, uint32_t purpose, uint6
   for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.next_below(i)]);
 }
 
+LargeArray<uint32_t> numbers_below(size_t count, const std::filesystem::path& scratch) {
+  LargeArray<uint32_t> numbers(scratch, count);
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  return numbers;
+}
+
 // What packing asks of a sample, by its number: 4 bytes, for the order in which they are asked for is a random one. The
 // first sample of a group stands for it.
 class Lengths {
@@ -91,11 +97,6 @@ LargeArray<uint32_t> epoch_order(const Dataset& dataset, const EpochOptions& opt
   return order;
 }
 
-// Pieces of text may have nothing to predict; samples were loaded because they do.
-bool predicts(const Dataset& dataset, const Lengths& lengths, const Piece& piece) {
-  return !lengths.is_text(piece.sample) || dataset.trained(piece.sample, piece.begin, piece.end) > 0;
-}
-
 // Those of the group that sample i opens.
 uint32_t samples_in_group(const Dataset& dataset, uint32_t i) {
   uint32_t count = 1;
@@ -103,91 +104,82 @@ uint32_t samples_in_group(const Dataset& dataset, uint32_t i) {
   return count;
 }
 
-// Calls use(k) for the numbers below `count`, in the order that an epoch gives its sequences.
-template <typename Use>
-void in_sequence_order(size_t count, bool shuffled, const EpochOptions& options, uint64_t epoch,
-                       const std::filesystem::path& scratch, const Use& use) {
-  if (!shuffled) {
-    for (size_t k = 0; k < count; ++k) use(k);
-    return;
-  }
-  const auto order = keyed_permutation(count, options.seed, kSequencePurpose, epoch, scratch);
-  for (const uint32_t k : order) use(k);
+// 0..count-1 by their keys below `keys`; of equal ones the lower comes first.
+template <typename KeyOf>
+LargeArray<uint32_t> sorted_by_key(size_t count, size_t keys, const std::filesystem::path& scratch,
+                                   const KeyOf& key_of) {
+  LargeArray<uint32_t> place(scratch, keys + 1);
+  for (uint32_t k = 0; k < count; ++k) ++place[key_of(k) + 1];
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  LargeArray<uint32_t> sorted(scratch, count);
+  for (uint32_t k = 0; k < count; ++k) sorted[place[key_of(k)]++] = k;
+  return sorted;
 }
 
-// One document a sequence; text longer than max_length takes several.
-EpochPlan plan_unpacked(const Dataset& dataset, const Lengths& lengths, const LargeArray<uint32_t>& order,
-                        const EpochOptions& options, uint64_t epoch) {
-  LargeArray<Piece> pieces(dataset.scratch());
-  uint32_t number = 0;
-  for (const uint32_t i : order) {
-    const uint32_t length = lengths[i];
-    const uint32_t limit = lengths.is_text(i) ? static_cast<uint32_t>(options.max_length) : length;
-    for (uint32_t begin = 0; begin < length; begin += limit) {
-      const uint32_t end = length - begin < limit ? length : begin + limit;
-      pieces.push_back({i, begin, end, number});
-      number += samples_in_group(dataset, i);
-    }
-  }
-  EpochPlan plan(dataset.scratch());
-  const bool any_cut = pieces.size() > order.size();  // the parts of one text stand together; else the order is final
-  in_sequence_order(pieces.size(), options.shuffle && any_cut, options, epoch, dataset.scratch(), [&](size_t k) {
-    if (predicts(dataset, lengths, pieces[k])) plan.add_groups({&pieces[k], 1}, dataset);
-  });
-  return plan;
-}
-
-// Puts several documents in one sequence; pieces are numbered in the order in which they are made.
+// Makes the sequences of an epoch; pieces are numbered in the order in which they are made.
 class Packer {
  public:
-  Packer(const Dataset& dataset, const Lengths& lengths, const EpochOptions& options)
-      : dataset_(dataset),
-        lengths_(lengths),
-        options_(options),
-        pieces_(dataset.scratch()),
-        sequence_of_(dataset.scratch()) {}
+  Packer(const Dataset& dataset, const EpochOptions& options)
+      : dataset_(dataset), lengths_(dataset), options_(options), plan_(dataset.scratch()) {}
+
+  // One document a sequence; text longer than max_length takes several.
+  void add_unpacked(const LargeArray<uint32_t>& order) {
+    for (const uint32_t i : order) {
+      const uint32_t length = lengths_[i], most = lengths_.is_text(i) ? limit() : length;
+      for (uint32_t begin = 0; begin < length; begin += most) {
+        add(i, begin, length - begin < most ? length : begin + most);
+        close();
+      }
+    }
+  }
 
   void add_cut(const LargeArray<uint32_t>& order) {
-    uint32_t used = limit();
+    uint32_t used = 0;
     for (const uint32_t i : order) {
       if (!lengths_.is_text(i)) continue;
       const uint32_t length = lengths_[i];
       for (uint32_t begin = 0; begin < length;) {
         if (used == limit()) {
-          ++sequences_;
+          close();
           used = 0;
         }
         const uint32_t room = limit() - used, end = length - begin < room ? length : begin + room;
-        add(i, begin, end, sequences_ - 1);
+        add(i, begin, end);
         used += end - begin;
         begin = end;
       }
     }
+    close();
   }
 
   void add_in_order(const LargeArray<uint32_t>& order) {
-    uint32_t used = limit();
+    uint32_t used = 0;
     for (const uint32_t i : order) {
       if (lengths_.is_text(i)) continue;
       const uint32_t length = lengths_[i];
       if (used + length > limit()) {
-        ++sequences_;
+        close();
         used = 0;
       }
-      add(i, 0, length, sequences_ - 1);
+      add(i, 0, length);
       used += length;
     }
+    close();
   }
 
   void add_best_fit(const LargeArray<uint32_t>& order) {
+    LargeArray<Piece> pieces(dataset_.scratch());
     for (const uint32_t i : order)
-      if (!lengths_.is_text(i)) add(i, 0, lengths_[i], kNone);
+      if (!lengths_.is_text(i)) pieces.push_back(numbered(i, 0, lengths_[i]));
+    const uint32_t longest = lengths_.longest_whole();
+    const auto longest_first = sorted_by_key(pieces.size(), size_t{longest} + 1, dataset_.scratch(),
+                                             [&](uint32_t k) { return longest - pieces[k].end; });
     // Free tokens -> the sequence that came to have them last, and for each the one before it.
     std::map<uint32_t, uint32_t> by_room;
-    LargeArray<uint32_t> before(dataset_.scratch());
-    for (const uint32_t k : longest_first()) {
-      const uint32_t length = pieces_[k].end;
-      uint32_t target = sequences_, room = limit();
+    LargeArray<uint32_t> before(dataset_.scratch()), sequence_of(dataset_.scratch(), pieces.size());
+    for (const uint32_t k : longest_first) {
+      const uint32_t length = pieces[k].end;
+      uint32_t target = static_cast<uint32_t>(before.size()), room = limit();
       if (const auto best = by_room.lower_bound(length); best != by_room.end()) {
         room = best->first;
         target = best->second;
@@ -198,109 +190,110 @@ class Packer {
         }
       } else {
         before.push_back(kNone);
-        ++sequences_;
       }
-      sequence_of_[k] = target;
+      sequence_of[k] = target;
       if (room <= length) continue;
       const auto [place, is_new] = by_room.try_emplace(room - length, target);
       before[target] = is_new ? kNone : place->second;
       place->second = target;
     }
+    const auto grouped =
+        sorted_by_key(pieces.size(), before.size(), dataset_.scratch(), [&](uint32_t k) { return sequence_of[k]; });
+    for (size_t k = 0; k < grouped.size(); ++k) {
+      if (k > 0 && sequence_of[grouped[k]] != sequence_of[grouped[k - 1]]) close();
+      open_.push_back(pieces[grouped[k]]);
+    }
+    close();
   }
 
-  EpochPlan finish(uint64_t epoch) {
-    LargeArray<uint64_t> first(dataset_.scratch(), size_t{sequences_} + 1);  // of each sequence, in `grouped`
-    for (const uint32_t sequence : sequence_of_) ++first[sequence + 1];
-    for (size_t k = 0; k < sequences_; ++k) first[k + 1] += first[k];
-    LargeArray<Piece> grouped(dataset_.scratch(), pieces_.size());
-    for (size_t k = 0; k < pieces_.size(); ++k) grouped[first[sequence_of_[k]]++] = pieces_[k];
-    EpochPlan plan(dataset_.scratch());
-    in_sequence_order(sequences_, options_.shuffle, options_, epoch, dataset_.scratch(), [&](size_t k) {
-      const Piece* begin = grouped.data() + (k == 0 ? 0 : first[k - 1]);  // filling moved each to the next one's
-      const std::span<const Piece> sequence(begin, grouped.data() + first[k]);
-      if (std::any_of(sequence.begin(), sequence.end(),
-                      [&](const Piece& p) { return predicts(dataset_, lengths_, p); }))
-        plan.add_groups(sequence, dataset_);
-    });
-    return plan;
+  EpochPlan finish(bool shuffled, uint64_t epoch) {
+    const auto count = static_cast<size_t>(plan_.size());
+    LargeArray<uint32_t> order = numbers_below(count, dataset_.scratch());
+    if (shuffled) shuffle(order, options_.seed, kSequencePurpose, epoch);
+    const auto end = std::remove_if(order.begin(), order.end(), [&](uint32_t k) { return !predicts(k); });
+    order.resize(static_cast<size_t>(end - order.begin()));
+    plan_.set_order(std::move(order));
+    return std::move(plan_);
   }
+
+  int64_t sequences() const { return plan_.size(); }
 
  private:
   uint32_t limit() const { return static_cast<uint32_t>(options_.max_length); }
-  void add(uint32_t i, uint32_t begin, uint32_t end, uint32_t sequence) {
-    pieces_.push_back({i, begin, end, next_number_});
+  // A group is one, as add_groups() takes it.
+  Piece numbered(uint32_t i, uint32_t begin, uint32_t end) {
+    const Piece piece{i, begin, end, next_number_};
     next_number_ += samples_in_group(dataset_, i);
-    sequence_of_.push_back(sequence);
+    return piece;
   }
-
-  // Places in pieces_; of equal ones the first comes first.
-  LargeArray<uint32_t> longest_first() const {
-    std::vector<uint64_t> place(static_cast<size_t>(lengths_.longest_whole()) + 2);  // [longest - length]
-    const auto shorter = [&](const Piece& piece) { return lengths_.longest_whole() - piece.end; };
-    for (const Piece& piece : pieces_) ++place[shorter(piece) + 1];
-    std::partial_sum(place.begin(), place.end(), place.begin());
-    LargeArray<uint32_t> sorted(dataset_.scratch(), pieces_.size());
-    for (size_t k = 0; k < pieces_.size(); ++k) sorted[place[shorter(pieces_[k])]++] = static_cast<uint32_t>(k);
-    return sorted;
+  void add(uint32_t i, uint32_t begin, uint32_t end) { open_.push_back(numbered(i, begin, end)); }
+  void close() {
+    if (!open_.empty()) plan_.add_groups(open_, dataset_);
+    open_.clear();
+  }
+  // Pieces of text may have nothing to predict; samples were loaded because they do.
+  bool predicts(uint32_t sequence) const {
+    return std::ranges::any_of(plan_.sequence(sequence), [&](const Piece& piece) {
+      return !lengths_.is_text(piece.sample) || dataset_.trained(piece.sample, piece.begin, piece.end) > 0;
+    });
   }
 
   const Dataset& dataset_;
-  const Lengths& lengths_;
+  const Lengths lengths_;
   const EpochOptions& options_;
-  LargeArray<Piece> pieces_;          // a group is one, as add_groups() takes it
-  LargeArray<uint32_t> sequence_of_;  // of each piece
-  uint32_t sequences_ = 0, next_number_ = 0;
+  EpochPlan plan_;
+  std::vector<Piece> open_;  // of the sequence that is being filled
+  uint32_t next_number_ = 0;
 };
 
 }  // namespace
 
 LargeArray<uint32_t> keyed_permutation(uint64_t count, uint64_t seed, uint32_t purpose, uint64_t index,
                                        const std::filesystem::path& scratch) {
-  LargeArray<uint32_t> order(scratch, count);
-  std::iota(order.begin(), order.end(), 0u);
+  LargeArray<uint32_t> order = numbers_below(count, scratch);
   shuffle(order, seed, purpose, index);
   return order;
 }
 
-void EpochPlan::add(std::span<const Piece> documents) {
-  pieces_.append(documents);
+void EpochPlan::add_groups(std::span<const Piece> groups, const Dataset& dataset) {
+  for (const Piece& group : groups) {
+    const uint32_t count = samples_in_group(dataset, group.sample);
+    if (count == 1) pieces_.push_back(group);
+    for (uint32_t k = 0; count > 1 && k < count; ++k) {
+      pieces_.push_back({group.sample + k, 0, dataset.info(group.sample + k).length, group.number + k});
+    }
+  }
   first_.push_back(pieces_.size());
 }
 
-void EpochPlan::add_groups(std::span<const Piece> groups, const Dataset& dataset) {
-  if (!dataset.has_groups()) return add(groups);
-  std::vector<Piece> samples;
-  for (const Piece& group : groups) {
-    if (!dataset.info(group.sample).whole) {
-      samples.push_back(group);
-      continue;
-    }
-    for (uint32_t k = 0; k < samples_in_group(dataset, group.sample); ++k) {
-      samples.push_back({group.sample + k, 0, dataset.info(group.sample + k).length, group.number + k});
-    }
-  }
-  add(samples);
+void EpochPlan::set_order(LargeArray<uint32_t> order) {
+  order_ = std::move(order);
+  ordered_ = true;
 }
 
 void EpochPlan::release() const {
   pieces_.release();
   first_.release();
+  order_.release();
 }
 
 EpochPlan plan_epoch(const Dataset& dataset, const EpochOptions& options, uint64_t epoch) {
   NIBBLE_CHECK(dataset.longest_whole() <= options.max_length,
                "samples were loaded with the max_length that batches use");
   const LargeArray<uint32_t> order = epoch_order(dataset, options, epoch);
-  const Lengths lengths(dataset);
-  if (!options.pack) return plan_unpacked(dataset, lengths, order, options, epoch);
-  Packer packer(dataset, lengths, options);
+  Packer packer(dataset, options);
+  if (!options.pack) {
+    packer.add_unpacked(order);
+    // The parts of one text stand together; else the order is final.
+    return packer.finish(options.shuffle && packer.sequences() > std::ssize(order), epoch);
+  }
   if (options.shuffle) {
     packer.add_best_fit(order);
   } else {
     packer.add_in_order(order);
   }
   packer.add_cut(order);
-  return packer.finish(epoch);
+  return packer.finish(options.shuffle, epoch);
 }
 
 }  // namespace nibble

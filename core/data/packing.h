@@ -26,22 +26,26 @@ struct Piece {
 /// The sequences of an epoch, each some documents of max_length tokens together at most.
 class EpochPlan {
  public:
-  explicit EpochPlan(const std::filesystem::path& scratch) : pieces_(scratch), first_(scratch, 1) {}
-  int64_t size() const { return static_cast<int64_t>(first_.size()) - 1; }
+  explicit EpochPlan(const std::filesystem::path& scratch) : pieces_(scratch), first_(scratch, 1), order_(scratch) {}
+  int64_t size() const { return ordered_ ? std::ssize(order_) : std::ssize(first_) - 1; }
   std::span<const Piece> sequence(int64_t i) const {
     NIBBLE_CHECK(i >= 0 && i < size(), "a sequence of the epoch");
-    const size_t k = static_cast<size_t>(i);
+    const size_t k = ordered_ ? order_[static_cast<size_t>(i)] : static_cast<size_t>(i);
     return {pieces_.data() + first_[k], pieces_.data() + first_[k + 1]};
   }
-  void add(std::span<const Piece> documents);
-  /// Documents that are groups of `dataset`, each named by its first sample: all of its samples, in order.
+  /// A sequence of documents that are groups of `dataset`, each named by its first sample: all of its samples, in
+  /// order.
   void add_groups(std::span<const Piece> groups, const Dataset& dataset);
+  /// Those of the sequences that were added which the epoch has, in its order.
+  void set_order(LargeArray<uint32_t> order);
   /// Gives pages of the plan's files back.
   void release() const;
 
  private:
   LargeArray<Piece> pieces_;
   LargeArray<uint64_t> first_;
+  LargeArray<uint32_t> order_;
+  bool ordered_ = false;
 };
 
 struct EpochOptions {

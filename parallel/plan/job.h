@@ -90,7 +90,7 @@ struct PlanJob {
   PlannedBlock block = {};
   bool saves_midway = false;  ///< a checkpoint is written while training goes on
   int64_t program_bytes = 0;  ///< of tokenizer and data
-  int64_t reading_bytes = 0;  ///< of the tokenizer while it is read, before there is a model
+  int64_t reading_bytes = 0;  ///< of tokenizer and data while they are read, before there is a model
 };
 
 /// How the ranks share the work, and what a pass keeps.

@@ -126,11 +126,14 @@ class StoredBase {
 
 // A sample has a row and a place in the order of an epoch, 24 bytes each, and twice that while the order is made.
 constexpr int64_t kDataTokenBytes = 4, kSampleBytes = 96;
+// A piece of a long text has its place in the order alone.
+constexpr int64_t kPieceBytes = 28;
 // What reading holds at most of a data set that is mapped from data.cache.
 constexpr int64_t kMappedDataBytes = int64_t{16} << 20;
 
-int64_t bytes_of(const Dataset& data) {
-  const int64_t bytes = kDataTokenBytes * data.report().tokens + kSampleBytes * data.size();
+int64_t bytes_of(const Dataset& data, int64_t max_length) {
+  const int64_t tokens = data.report().tokens, pieces = data.has_text() ? tokens / max_length : 0;
+  const int64_t bytes = kDataTokenBytes * tokens + kSampleBytes * data.size() + kPieceBytes * pieces;
   return data.scratch().empty() ? bytes : std::min(bytes, kMappedDataBytes);
 }
 
@@ -168,7 +171,8 @@ int64_t guessed_bytes(const std::vector<DataSource>& sources, DataSplit split) {
 
 // data: what a run has read of them, or null.
 int64_t data_bytes(const Recipe& recipe, const TrainingData* data) {
-  if (data) return bytes_of(data->train().dataset()) + (data->has_eval() ? bytes_of(data->eval().dataset()) : 0);
+  const auto held = [&](const Batches& part) { return bytes_of(part.dataset(), recipe.data.max_length); };
+  if (data) return held(data->train()) + (data->has_eval() ? held(data->eval()) : 0);
   const std::string& answers = recipe.objective.rollout.file;
   const auto train = answers.empty() ? recipe.data.train : std::vector<DataSource>{{.path = answers}};
   const int64_t bytes = guessed_bytes(train, DataSplit::train) + guessed_bytes(recipe.data.eval, DataSplit::eval);
@@ -179,6 +183,8 @@ int64_t data_bytes(const Recipe& recipe, const TrainingData* data) {
 constexpr int64_t kTokenBytes = 160;
 // What it is parsed from besides: BPE, or Unigram.
 constexpr int64_t kParsedTokenBytes = 220;
+// What encoding holds at most besides: records that are encoded together, words seen before. Little data need less.
+constexpr int64_t kEncodingBytes = int64_t{20} << 20, kEncodingOfData = 4;
 
 bool trains_tokenizer(const Recipe& recipe) { return recipe.pretrains() && recipe.model.tokenizer.empty(); }
 
@@ -280,8 +286,9 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   job.saves_midway =
       saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
   if (look) {
-    job.program_bytes = tokenizer_bytes(recipe, tokens) + data_bytes(recipe, data);
-    job.reading_bytes = (kTokenBytes + kParsedTokenBytes) * tokens;
+    const int64_t read = data_bytes(recipe, data), encoding = std::min(kEncodingBytes, kEncodingOfData * read);
+    job.program_bytes = tokenizer_bytes(recipe, tokens) + read;
+    job.reading_bytes = kTokenBytes * tokens + std::max(kParsedTokenBytes * tokens, encoding + read);
   }
   return job;
 }

@@ -70,7 +70,7 @@ class VariedLengths(program.JobTest):
         program.write_tokenizer(self.model, 49152, ["<|pad|>"])
         self.keeps_to_the_plan()
 
-    def many_merges(self, max_length):
+    def many_merges(self, max_length, **data):
         """Of 150,000 tokens, which are no more than a run of long sequences has, and more than all of one of short."""
         self.init(SHAPE | {"vocab_size": 150000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
         program.write_tokenizer(self.model, 150000)
@@ -80,13 +80,23 @@ class VariedLengths(program.JobTest):
         bpe = {"type": "BPE", "vocab": {text: i for i, text in enumerate(texts)},
                "merges": [[text[:-1], text[-1]] for text in texts if len(text) > 1]}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"model": bpe}))
-        self.keeps_to_the_plan(data={"max_length": max_length, "truncate": "cut"})
+        self.keeps_to_the_plan(data={"max_length": max_length, "truncate": "cut"} | data)
 
     def test_many_merges(self):
         self.many_merges(512)
 
     def test_many_merges_for_short_sequences(self):
         self.many_merges(16)
+
+    def test_much_text_of_many_merges(self):
+        """The codes of all tokens stand beside the tokenizer, and the order of so short sequences beside both."""
+        draw, text = random.Random(1), self.folder / "text.jsonl"
+        with open(text, "w") as file:
+            for _ in range(20000):
+                words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(2, 9)))
+                         for _ in range(draw.randrange(8, 256))]
+                file.write(json.dumps({"text": " ".join(words)}) + "\n")
+        self.many_merges(16, train=str(text), format="text")
 
     def large_vocabulary(self, **train):
         self.init(SHAPE | {"vocab_size": 200000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2})
