@@ -65,7 +65,7 @@ class TerminalModes {
  private:
   static void hold_back(bool on) {
     termios state = former_;
-    if (on && tcgetpgrp(STDIN_FILENO) != getpgrp()) return;  // in the background it is not ours to change
+    if (tcgetpgrp(STDIN_FILENO) != getpgrp()) return;  // in the background it is not ours to change
     if (on) state.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     if (on) state.c_lflag = (state.c_lflag & ~static_cast<tcflag_t>(ICANON | ECHO)) | NOFLSH;
     tcsetattr(STDIN_FILENO, TCSANOW, &state);
@@ -77,7 +77,7 @@ class TerminalModes {
   }
   static void restore() {
     send_marks(false);
-    if (between_lines_) hold_back(false);  // else libedit has done it
+    hold_back(false);  // libedit has not done it yet where it does not know that it has changed the terminal
   }
   static void handle(int signal) {
     struct sigaction action {};

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -377,6 +378,13 @@ int sigaction(int number, const struct sigaction* action, struct sigaction* form
                      std::strcmp(taken, program_invocation_short_name) == 0;
   return real<int(int, const struct sigaction*, struct sigaction*)>("sigaction")(number, takes ? &nothing : action,
                                                                                  former);
+}
+
+int tcsetattr(int terminal, int when, const termios* state) noexcept {
+  static const bool ends = std::getenv("NIBBLE_FAULT_RAW") != nullptr;
+  const int result = real<int(int, int, const termios*)>("tcsetattr")(terminal, when, state);
+  if (ends && (state->c_lflag & IEXTEN) == 0) raise(SIGTERM);
+  return result;
 }
 
 int mkdir(const char* path, mode_t mode) noexcept {

@@ -12,6 +12,7 @@
 //   NIBBLE_FAULT_COUNT  a file that gets the number of calls at exit
 //   NIBBLE_FAULT_CLOCK  set: the wall clock jumps back by an hour every time it is read
 //   NIBBLE_FAULT_TAKEN  name of a program in which SIGUSR1 does nothing, whatever handler it asks for
+//   NIBBLE_FAULT_RAW    set: SIGTERM comes as soon as the terminal leaves all keys to the program
 //
 // ENOSPC fails from that call on (a full disk stays full) for calls that need space; FULL writes half and is full
 // afterwards; the other errors come once. SHORT writes half, once. KILL ends the process by SIGKILL before the call,

@@ -281,6 +281,24 @@ class Signals(program.JobTest):
         sweep.send_signal(signal.SIGTERM)
         self.assertEqual(sweep.wait(program.LIMIT), 75)
 
+    def test_a_signal_as_chat_begins_to_edit_a_line_leaves_the_terminal_as_it_was(self):
+        """Before libedit knows that it has changed the terminal."""
+        program.write_tokenizer(self.model, 512)
+        ours, terminal = pty.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, terminal)
+        before = termios.tcgetattr(terminal)
+
+        def at_the_terminal():
+            as_in_a_terminal()
+            os.setsid()
+            os.close(os.open(os.ttyname(terminal), os.O_RDWR))  # it becomes the controlling one
+
+        child = self.start("chat", "--model", self.model, "--template", "plain", stdin=terminal, stderr=terminal,
+                           env={"NIBBLE_FAULT_ROOT": str(self.folder), "NIBBLE_FAULT_RAW": "1"}, before=at_the_terminal)
+        self.assertEqual(child.wait(program.LIMIT), -signal.SIGTERM)
+        self.assertEqual(termios.tcgetattr(terminal)[:4], before[:4])  # input, output, control and local modes
+
     def test_on_a_narrow_terminal_the_line_is_wrapped_between_words(self):
         ours, terminal = pty.openpty()
         self.addCleanup(os.close, ours)
