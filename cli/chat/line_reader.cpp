@@ -57,7 +57,7 @@ class TerminalModes {
   TerminalModes& operator=(const TerminalModes&) = delete;
 
   static void between_lines(bool on) {
-    if (on) between_lines_ = 1;  // a signal before hold_back, or after, finds what there is to restore
+    if (on) between_lines_ = 1;  // after a stop, before hold_back or behind it, it is held back again
     hold_back(on);
     if (!on) between_lines_ = 0;
   }

@@ -124,7 +124,7 @@ class StoredBase {
   DType dense_ = DType::bf16;
 };
 
-// A sample has a row and a place in the order of an epoch, 24 bytes each, and twice that while the order is made.
+// A sample has a row of 24 bytes, and a place in the order of an epoch: 28, and 44 more while the order is made.
 constexpr int64_t kDataTokenBytes = 4, kSampleBytes = 96;
 // A piece of a long text has its place in the order alone.
 constexpr int64_t kPieceBytes = 28;
