@@ -69,9 +69,9 @@ class CtrlC {
 /// A conversation, and the model that answers: with the adapter, or the base alone.
 class Chat {
  public:
-  Chat(Flags flags, bool on_a_terminal)
+  Chat(Flags flags, LineReader& lines)
       : flags_(std::move(flags)),
-        on_a_terminal_(on_a_terminal),
+        lines_(lines),
         text_(text_source(flags_.model, flags_.chat_template)),
         tokenizer_(load_tokenizer(text_.tokenizer)),
         template_(open_chat_template(text_.chat_template, *tokenizer_)),
@@ -101,7 +101,7 @@ class Chat {
   void switch_adapter(const std::string& state);
 
   Flags flags_;
-  bool on_a_terminal_;
+  LineReader& lines_;
   int64_t errors_ = 0;
   TextSource text_;
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -160,7 +160,7 @@ void Chat::answer() {
                      "the message is left out: shorten it, or forget the conversation with /reset");
   }
   std::optional<CtrlC> stop;
-  if (on_a_terminal_) stop.emplace();
+  if (lines_.on_a_terminal()) stop.emplace();
   StreamDecoder stream(*tokenizer_);
   StopText end(end_text_);
   std::string text;
@@ -171,6 +171,7 @@ void Chat::answer() {
   };
   generate(*model_, prompt, flags_.options, step, [&](int32_t id) {
     ++length;
+    lines_.take_typed();
     return say(end.push(stream.push(id))) && !end.found() && !(stop && end_answer);
   });
   say(end.push(stream.finish()));
@@ -250,7 +251,7 @@ bool Chat::take(const std::string& line) {
 
 void run(const Flags& flags) {
   LineReader lines("> ");
-  Chat chat(flags, lines.on_a_terminal());
+  Chat chat(flags, lines);
   if (lines.on_a_terminal()) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
   std::string line;
   while (lines.read(line) && chat.take(line)) {

@@ -2,6 +2,7 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <signal.h>
 #include <termios.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/tensor/map_fault.h"
+#include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble::cli {
 
@@ -30,6 +32,8 @@ void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
+
+bool in_foreground() { return tcgetpgrp(STDIN_FILENO) == getpgrp(); }
 
 /// While it lives, the terminal sends marks around a pasted text (mode 2004), and what is typed between two lines
 /// waits, unseen and unchanged, for the next. While the program is stopped, and once a signal has ended it, the
@@ -65,7 +69,7 @@ class TerminalModes {
  private:
   static void hold_back(bool on) {
     termios state = former_;
-    if (tcgetpgrp(STDIN_FILENO) != getpgrp()) return;  // in the background it is not ours to change
+    if (!in_foreground()) return;  // it is not ours to change
     if (on) state.c_iflag &= ~static_cast<tcflag_t>(ICRNL);
     if (on) state.c_lflag = (state.c_lflag & ~static_cast<tcflag_t>(ICANON | ECHO)) | NOFLSH;
     tcsetattr(STDIN_FILENO, TCSANOW, &state);
@@ -125,6 +129,7 @@ struct LineReader::Terminal {
   History* history = history_init();
   EditLine* editor = el_init("nibble", stdin, stderr, stderr);
   std::optional<TerminalModes> modes;
+  std::string typed;  // that libedit has not seen yet
 
   explicit Terminal(const char* shown) : prompt(shown) {
     NIBBLE_CHECK(editor != nullptr && history != nullptr, "libedit does not start");
@@ -152,6 +157,19 @@ struct LineReader::Terminal {
     el_end(editor);
     history_end(history);
   }
+
+  // Gives libedit what was typed.
+  void push_typed() {
+    if (typed.empty()) return;
+    typed = replace_invalid_utf8(typed);
+    std::wstring text;
+    for (size_t at = 0; at < typed.size(); at += utf8_length(typed[at])) {
+      text += static_cast<wchar_t>(utf8_at(typed, at));
+    }
+    std::erase(text, L'\0');  // which would end it
+    el_wpush(editor, text.c_str());
+    typed.clear();
+  }
 };
 
 LineReader::LineReader(const char* prompt) {
@@ -162,8 +180,19 @@ LineReader::LineReader(const char* prompt) {
 
 LineReader::~LineReader() = default;
 
+void LineReader::take_typed() {
+  if (!terminal_ || !in_foreground()) return;
+  std::array<char, 4096> bytes{};
+  for (pollfd input{STDIN_FILENO, POLLIN, 0}; poll(&input, 1, 0) == 1;) {
+    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (count <= 0) return;
+    terminal_->typed.append(bytes.data(), static_cast<size_t>(count));
+  }
+}
+
 bool LineReader::read(std::string& line) {
   if (!terminal_) return static_cast<bool>(std::getline(std::cin, line));
+  terminal_->push_typed();
   int count = 0;
   TerminalModes::between_lines(false);
   const char* typed = el_gets(terminal_->editor, &count);

@@ -1,15 +1,18 @@
 // nibble chat: how a conversation goes and ends.
 
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
@@ -88,6 +91,7 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
   }
   std::string shown;
   std::array<char, 4096> piece{};
+  std::jthread typist;
   size_t seen = 0;  // of `shown`, when something was typed last
   auto next = typed.begin();
   // It waits for a line, and edits it, once the terminal does nothing more with what is typed.
@@ -95,25 +99,33 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
     termios state{};
     return tcgetattr(terminal, &state) == 0 && (state.c_lflag & (ICANON | IEXTEN)) == 0;
   };
-  for (ssize_t count = 0; (count = read(terminal, piece.data(), piece.size())) > 0;) {
-    shown.append(piece.data(), static_cast<size_t>(count));
+  for (;;) {
+    if (pollfd output{terminal, POLLIN, 0}; poll(&output, 1, 1) > 0) {
+      const ssize_t count = read(terminal, piece.data(), piece.size());
+      if (count <= 0) break;
+      shown.append(piece.data(), static_cast<size_t>(count));
+    }
     if (next == typed.end()) continue;
     const std::string_view line = std::string_view(shown).substr(shown.find_last_of('\n') + 1);
     const bool in_answer = *next == kShorten || next->find(kCtrlC) != std::string::npos;
     const bool is_there = in_answer ? !edits() && !line.empty() && shown.find('\n', seen) != std::string::npos
-                                    : shown.find("> ", seen) != std::string::npos;
+                                    : edits() && shown.find("> ", seen) != std::string::npos;
     if (!is_there) continue;
-    while (!in_answer && !edits()) usleep(1000);
     if (*next == kTerminate) {
       kill(child, SIGTERM);
     } else if (*next == kShorten) {
       resize_file(model / "model.safetensors", 0);
     } else {
-      EXPECT_EQ(write(terminal, next->data(), next->size()), static_cast<ssize_t>(next->size()));
+      typist = std::jthread([terminal, text = std::string_view(*next)]() mutable {  // waits while the terminal is full
+        for (ssize_t sent = 1; sent > 0 && !text.empty(); text.remove_prefix(static_cast<size_t>(sent))) {
+          sent = std::max<ssize_t>(0, write(terminal, text.data(), text.size()));
+        }
+      });
     }
     seen = shown.size();
     ++next;
   }
+  if (typist.joinable()) typist.join();
   int status = 0;
   waitpid(child, &status, 0);
   termios left{};
@@ -166,6 +178,13 @@ TEST_F(Chat, ATextPastedIntoAnAnswerIsTheNextMessage) {
   const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", paste + kCtrlC, "/quit\r"}, "1000000");
   EXPECT_THAT(shown, HasSubstr("/first\\x0a\\x0a/third is no command"));
   EXPECT_THAT(shown, Not(HasSubstr("200~"))) << "shown in the answer";
+}
+
+TEST_F(Chat, CtrlCBehindALongTextPastedIntoAnAnswerEndsIt) {
+  const std::string text = "/" + std::string(20000, 'x');
+  const std::string typed = "\x1b[200~" + text + "\x1b[201~\r" + kCtrlC;
+  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", typed, "/quit\r"}, "1000000");
+  EXPECT_NE(shown.find(text + "\r\n  is no command"), std::string::npos);
 }
 
 TEST_F(Chat, AMessageThatFindsNoRoomIsLeftOutAndTheConversationGoesOn) {
