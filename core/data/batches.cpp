@@ -123,6 +123,7 @@ StepInfo Batches::info(int64_t step) const {
       info.label_tokens += impl_->dataset.trained(piece.sample, piece.begin, piece.end);
     }
   }
+  place.plan->release();
   return info;
 }
 
@@ -140,6 +141,7 @@ std::vector<Sample> Batches::samples(int64_t step, int64_t microbatch) const {
       samples.back().group = group;
     }
   }
+  place.plan->release();
   return samples;
 }
 
