@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <optional>
+#include <set>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
@@ -88,7 +89,7 @@ class DatasetBuilder {
     for (const DataSource& source : sources) dataset_.weights_.push_back(source.weight);
   }
 
-  void add_file(const DataFile& file);
+  void add_file(const DataFile& file, bool more_files);
   Dataset finish();
 
  private:
@@ -110,6 +111,7 @@ class DatasetBuilder {
   LargeArray<int32_t> codes_{{}};  // without a cache
   LargeArray<SampleRow> rows_{{}};
   DataFormat format_ = DataFormat::automatic;  // of the file
+  std::set<std::string> fields_used_;
   int64_t too_long_ = 0, longest_too_long_ = 0;
   std::string first_too_long_;  // place and length
 };
@@ -160,14 +162,19 @@ std::vector<Outcome> DatasetBuilder::encode(const RecordReader& reader, std::vec
   return outcomes;
 }
 
-void DatasetBuilder::add_file(const DataFile& file) {
+void DatasetBuilder::add_file(const DataFile& file, bool more_files) {
   RecordReader reader(file.path);
   DataFileFacts facts{file.path, 0, 0, 0, options_.format};
   std::vector<RawRecord> chunk;
   size_t bytes = 0;
   const auto flush = [&] {
     if (chunk.empty()) return;
-    if (facts.records == 0) facts.format = find_format(reader, chunk);
+    if (facts.records == 0) {
+      facts.format = find_format(reader, chunk);
+      if (!reader.is_text()) {
+        check_fields(reader.path(), chunk, facts.format, options_, encoder_, more_files, fields_used_);
+      }
+    }
     format_ = facts.format;
     std::vector<Outcome> outcomes = encode(reader, chunk, facts.format);
     for (size_t i = 0; i < chunk.size(); ++i) {
@@ -358,7 +365,7 @@ Dataset Dataset::load(const std::vector<DataSource>& sources, const DataOptions&
     }
   }
   DatasetBuilder builder(sources, options, encoder, cache ? &*cache : nullptr);
-  for (const DataFile& file : files) builder.add_file(file);
+  for (const DataFile& file : files) builder.add_file(file, &file != &files.back());
   Dataset dataset = builder.finish();
   check_dropped(dataset.report(), options);
   return dataset;

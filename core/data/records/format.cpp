@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "nibble/core/base/error.h"
@@ -158,6 +161,16 @@ RenderedRecord render_completion(const JsonRecord& record, const DataOptions& op
   const bool question = !record.has("prompt") && record.has("question");
   const char* answer_name =
       question ? "answer" : (!record.has("completion") && record.has("response") ? "response" : "completion");
+  const Json* turns = question ? nullptr : record.find("prompt");
+  if (turns != nullptr && turns->is_structured()) {
+    Conversation conversation = start_conversation(record);
+    for (ChatMessage& turn : read_messages(record, "prompt")) {
+      turn.train = false;
+      conversation.messages.push_back(std::move(turn));
+    }
+    std::ranges::move(read_messages(record, answer_name), std::back_inserter(conversation.messages));
+    return render_conversation(record, std::move(conversation), options, encoder);
+  }
   const std::string prompt = record.text(question ? "question" : "prompt");
   const ChatMessage answer = read_answer(record, record.text(answer_name));
   Conversation conversation = start_conversation(record);
@@ -274,9 +287,9 @@ RenderedRecord render_document(std::string text) {
   return rendered;
 }
 
-RenderedRecord render_record(const std::string& path, const RawRecord& raw, DataFormat format,
-                             const DataOptions& options, const Encoder& encoder) {
-  const JsonRecord record(path, raw, options.fields);
+namespace {
+
+RenderedRecord render(const JsonRecord& record, DataFormat format, const DataOptions& options, const Encoder& encoder) {
   if (options.format == DataFormat::automatic && !record.has("input_ids")) refuse_other_objective(record);
   RenderedRecord rendered;
   switch (format) {
@@ -311,6 +324,46 @@ RenderedRecord render_record(const std::string& path, const RawRecord& raw, Data
     rendered.empty_answer = is_blank(rendered.text);
   }
   return rendered;
+}
+
+}  // namespace
+
+RenderedRecord render_record(const std::string& path, const RawRecord& raw, DataFormat format,
+                             const DataOptions& options, const Encoder& encoder) {
+  return render(JsonRecord(path, raw, options.fields), format, options, encoder);
+}
+
+void check_fields(const std::string& path, std::span<const RawRecord> records, DataFormat format,
+                  const DataOptions& options, const Encoder& encoder, bool more_files, std::set<std::string>& used) {
+  if (used.size() == options.fields.size()) return;
+  std::set<std::string> there, asked;
+  const RawRecord *first = nullptr, *readable = nullptr;
+  for (const RawRecord& raw : records) {
+    if (there.size() == options.fields.size() && readable != nullptr) break;
+    try {
+      const JsonRecord record(path, raw, options.fields);
+      if (first == nullptr) first = &raw;
+      for (const auto& [name, column] : options.fields) {
+        if (record.object().contains(column)) there.insert(name);
+      }
+      if (readable != nullptr) continue;
+      render(record, format, options, encoder);
+      readable = &raw;
+      asked = record.asked();
+    } catch (const InputError&) {  // reported in its turn
+    }
+  }
+  std::map<std::string, std::string> missing, unread;
+  for (const auto& [name, column] : options.fields) {
+    // Rewards read other fields of prompts.
+    const bool is_read = readable == nullptr || asked.contains(name) || format == DataFormat::prompts;
+    if (there.contains(name) && is_read) used.insert(name);
+    if (!used.contains(name)) (there.contains(name) ? unread : missing).emplace(name, column);
+  }
+  if (more_files || first == nullptr) return;
+  JsonRecord(path, *first, missing).refuse_unknown_columns();
+  JsonRecord(path, *first, unread)
+      .refuse_unread_fields("the format " + std::string(data_format_name(format)), {asked.begin(), asked.end()});
 }
 
 namespace {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +41,11 @@ struct RenderedRecord {
 /// Throws InputError naming the fields it has and the ones it could have, and for a record of another objective.
 DataFormat detect_format(const std::string& path, const RawRecord& record, const DataOptions& options);
 
+/// For the first records of a file: adds those of options.fields to `used` whose column they have and whose field
+/// records of the format read. Throws InputError for one that is in none of the files, when this is the last.
+void check_fields(const std::string& path, std::span<const RawRecord> records, DataFormat format,
+                  const DataOptions& options, const Encoder& encoder, bool more_files, std::set<std::string>& used);
+
 /// Reads a JSON record. By format:
 /// - alpaca: instruction, input (may be absent or empty), output, optional system. The text is Stanford Alpaca's prompt
 ///   (system replaces its first sentence), then the output, then EOS. With a `chat_template` set, user and assistant
@@ -49,7 +56,8 @@ DataFormat detect_format(const std::string& path, const RawRecord& record, const
 ///   "loss_weight" 0 of a turn masks it. The template renders it; EOS follows only where the template ends with a bare
 ///   answer.
 /// - completion: prompt and completion (response), one after the other, then EOS. question and answer (GSM8K) become
-///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn.
+///   "Question: ...\nAnswer: ...". With `chat_template` set, one user and one assistant turn. Both may be lists of
+///   messages: a conversation of which the completion's answers are trained.
 ///   Beside an answer of alpaca or completion, turns have system, tools, documents and reasoning as chat has; the text
 ///   without a chat template has no place for them (alpaca: but for system), see DataOptions::hidden_parts.
 /// - text: text, then EOS, all trained.

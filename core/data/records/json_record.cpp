@@ -2,6 +2,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/mistaken_file.h"
+#include "nibble/core/text/matching/nearest.h"
 #include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble {
@@ -84,6 +85,7 @@ const std::string& JsonRecord::file_name(const std::string& name) const {
 }
 
 const Json* JsonRecord::find(const std::string& name) const {
+  if (!fields_.empty()) asked_.insert(name);
   const auto found = object_.find(file_name(name));
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -127,6 +129,14 @@ void JsonRecord::refuse_unknown_columns() const {
   }
 }
 
+void JsonRecord::refuse_unread_fields(const std::string& reader, const std::vector<std::string>& asked) const {
+  if (fields_.empty()) return;
+  const std::string& name = fields_.begin()->first;
+  const std::string near = nearest(name, asked);
+  fail("data.fields (--fields) names \"" + name + "\", which " + reader + " has no use for",
+       near.empty() ? "leave it out, or name data.format (--format)" : "did you mean " + near + "?");
+}
+
 void JsonRecord::fail_missing(const std::string& name) const {
   const auto found = object_.find(file_name(name));
   fail("field \"" + file_name(name) + "\" is " + (found == object_.end() ? "missing" : "null"),
@@ -138,7 +148,7 @@ void JsonRecord::fail(const std::string& reason, const std::string& remedy) cons
 }
 
 void JsonRecord::fail_type(const std::string& name, const Json& value, const std::string& expected) const {
-  fail("field \"" + name + "\" is " + value.type_name() + ", expected " + expected);
+  fail("field \"" + name + "\" is " + value.type_name() + ", expected " + expected, "correct the record");
 }
 
 }  // namespace nibble

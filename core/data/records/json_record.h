@@ -2,7 +2,9 @@
 // A parsed JSON record that knows where it stands. For .cpp files: nlohmann::json stays out of the public headers.
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "nibble/core/data/records/record_reader.h"
 
@@ -42,6 +44,10 @@ class JsonRecord {
   std::string field_names() const;
   /// Throws InputError where a field is renamed to one that the record does not have.
   void refuse_unknown_columns() const;
+  /// Throws InputError where a field is renamed; `reader` asked for others.
+  void refuse_unread_fields(const std::string& reader, const std::vector<std::string>& asked) const;
+  /// The fields that were asked for so far; none where no field is renamed.
+  const std::set<std::string>& asked() const { return asked_; }
   /// Throws InputError at this record.
   [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "") const;
   [[noreturn]] void fail_type(const std::string& name, const Json& value, const std::string& expected) const;
@@ -52,6 +58,7 @@ class JsonRecord {
   const std::string& path_;
   const RawRecord& raw_;
   const std::map<std::string, std::string>& fields_;
+  mutable std::set<std::string> asked_;  // where there are fields_
   Json object_;
 };
 

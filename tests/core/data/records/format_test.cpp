@@ -91,6 +91,40 @@ TEST(Format, ANameOfAColumnThatIsNotThereIsReported) {
                         "\"a\""));
 }
 
+TEST(Format, AFieldThatNoRecordHasOrThatTheFormatHasNoUseForIsRefused) {
+  const auto refused = [](const std::map<std::string, std::string>& fields, const std::string& json,
+                          DataFormat format = DataFormat::completion) {
+    DataOptions options;
+    options.fields = fields;
+    const std::vector<RawRecord> records = {{R"({"question": "q", "answer": "a"})", 1, 1}, {json, 2, 1}};
+    try {
+      std::set<std::string> used;
+      check_fields("f", records, format, options, byte_encoder(), false, used);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("taken");
+  };
+  const std::string same = R"({"question": "q", "answer": "a"})",
+                    other = R"({"question": "q", "answer": "a", "to": []})";
+  EXPECT_THAT(refused({{"prompt", "quest"}, {"completion", "answer"}}, same),
+              HasSubstr("f:1:1: data.fields (--fields) calls prompt \"quest\", which is not there; the record has "));
+  EXPECT_THAT(refused({{"promp", "question"}}, same),
+              HasSubstr("names \"promp\", which the format completion has no use for; did you mean prompt?"));
+  EXPECT_THAT(refused({{"text", "question"}}, same), HasSubstr("leave it out, or name data.format"));
+  EXPECT_EQ(refused({{"tools", "to"}}, other), "taken") << "a later record has it";
+  EXPECT_EQ(refused({{"solution", "answer"}}, same, DataFormat::prompts), "taken") << "a reward may read it";
+}
+
+TEST(Format, MessagesInPromptAndCompletionAreAConversation) {
+  const Sample sample = encode(
+      R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
+          "completion": [{"role": "assistant", "content": "d"}]})",
+      DataFormat::completion);
+  EXPECT_EQ(shown(sample), "[a]b!\n[c]d!\n");
+  EXPECT_EQ(shown(sample, true), "_________d!_");
+}
+
 TEST(Format, ATokenOverTheBorderOfPromptAndAnswerIsTrained) {
   Encoder pairs = byte_encoder();
   pairs.encode = [](std::string_view text, const TakeTokens& take) {
