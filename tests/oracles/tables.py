@@ -165,6 +165,11 @@ def fixtures(out):
         for array in grown:
             writer.write_batch(pa.record_batch([array], names=["word"]))
     write_rows(out / "delta.arrow.jsonl", pa.ipc.open_stream(pa.memory_map(str(out / "delta.arrow"))).read_all())
+    words = pa.table({"text": ["one", "two"]})  # what is refused has no rows beside it
+    pq.write_table(words, out / "refused_encoding.parquet", use_dictionary=False, compression="none",
+                   column_encoding={"text": "DELTA_BYTE_ARRAY"}, store_schema=False)
+    with pa.ipc.new_file(out / "refused_view.arrow", pa.schema([("text", pa.string_view())])) as writer:
+        writer.write_table(words.cast(pa.schema([("text", pa.string_view())])))
     rows = table.drop_columns(["nothing", "image"]).to_pylist()
     dataset = datasets.Dataset.from_list(rows)
     dataset.to_parquet(out / "datasets.parquet")

@@ -51,6 +51,7 @@ enum ArrowType {
   kLargeBinary,
   kLargeUtf8,
   kLargeList,
+  kRunEndEncoded,
 };
 
 ArrowField::Value integer_value(const FlatTable& type) {
@@ -165,9 +166,6 @@ bool ArrowFile::read_message(Message& message) {
 }
 
 void ArrowFile::set_type(ArrowField& field, int type, const FlatTable& table) const {
-  static constexpr const char* kNames[] = {"unknown",   "null",     "int",     "float",  "binary",
-                                           "utf8",      "bool",     "decimal", "date",   "time",
-                                           "timestamp", "interval", "list",    "struct", "union"};
   field.layout = ArrowField::fixed;
   switch (type) {
     case kNull:
@@ -227,9 +225,16 @@ void ArrowFile::set_type(ArrowField& field, int type, const FlatTable& table) co
       field.width = unit == 0 ? 32 : unit == 1 ? 64 : 128;
       break;
     }
-    default:
+    default: {
+      static constexpr const char* kNames[] = {"run-end encoded", "binary view", "utf8 view", "list view",
+                                               "large list view"};
+      const int i = type - kRunEndEncoded;
       throw BrokenArrow("has column \"" + field.name + "\" of Arrow's type " +
-                        (type > 0 && type < 15 ? kNames[type] : std::to_string(type)) + ", which is not read");
+                        (type == kUnion                     ? "union"
+                         : i >= 0 && i < std::ssize(kNames) ? kNames[i]
+                                                            : std::to_string(type)) +
+                        ", which is not read");
+    }
   }
   if (field.value != ArrowField::other) field.width = bits_of(field.value);
   field.is_read = field.value != ArrowField::other;

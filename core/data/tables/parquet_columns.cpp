@@ -17,6 +17,14 @@ constexpr int64_t kLargestPage = int64_t{1} << 30;
 enum PageType { kDataPage = 0, kDictionaryPage = 2, kDataPageV2 = 3 };
 enum PageEncoding { kPlain = 0, kPlainDictionary = 2, kRuns = 3, kRunDictionary = 8 };
 
+std::string encoding_name(int encoding) {
+  static constexpr const char* kNames[] = {
+      "PLAIN",          "GROUP_VAR_INT",       "PLAIN_DICTIONARY",        "RLE",
+      "BIT_PACKED",     "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
+      "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
+  return encoding >= 0 && encoding < std::ssize(kNames) ? kNames[encoding] : std::to_string(encoding);
+}
+
 Bytes cut(Bytes& from, uint64_t count) {
   if (count > from.size()) throw BrokenPage("has a page that ends too early");
   const Bytes front = from.first(count);
@@ -181,7 +189,7 @@ void ColumnCursor::begin_values(Bytes bytes, int encoding) {
     encoding_ = Encoding::runs;
     indices_ = RunDecoder(cut(bytes, bytes.empty() ? 0 : little_endian<uint32_t>(cut(bytes, 4))), 1);
   } else {
-    throw BrokenPage("has values in encoding " + std::to_string(encoding) +
+    throw BrokenPage("has values in the encoding " + encoding_name(encoding) +
                      ", which is not read (plain and dictionary are)");
   }
 }
@@ -208,7 +216,8 @@ void ColumnCursor::read_page() {
   body = unpacked(body, page.unpacked_size, true, page_);
   const auto levels = [&](int bits, int encoding) {
     if (bits == 0) return RunDecoder();
-    if (encoding != kRuns) throw BrokenPage("has levels in an encoding that is not read");
+    if (encoding != kRuns)
+      throw BrokenPage("has levels in the encoding " + encoding_name(encoding) + ", which is not read");
     return RunDecoder(cut(body, little_endian<uint32_t>(cut(body, 4))), bits);
   };
   repetitions_ = levels(rep_bits, page.repetition_encoding);
