@@ -88,6 +88,8 @@ struct Run::Impl {
   void begin_save(Optimizer& optimizer, bool behind = true);
   bool take_outcome(bool is_last);
   void save_last(Optimizer& optimizer);
+  /// Throws Interrupted for a run that has saved its step.
+  [[noreturn]] void interrupt() const;
 };
 
 }  // namespace nibble

@@ -202,6 +202,12 @@ void Run::Impl::save_last(Optimizer& optimizer) {
   take_outcome(true);
 }
 
+void Run::Impl::interrupt() const {
+  const std::string where =
+      step > 0 ? "stopped after step " + std::to_string(step) + ", checkpoint saved" : "stopped before the first step";
+  throw Interrupted(options.dir.string(), where, "run the same command to continue");
+}
+
 void Run::checkpoint_if_due(Optimizer& optimizer) {
   Impl& run = *impl_;
   for (const std::string& warning : run.monitor.after_update(run.step, run.lr, optimizer.parameters())) {
@@ -212,7 +218,11 @@ void Run::checkpoint_if_due(Optimizer& optimizer) {
   const bool stop = stop_requested();
   if (run.last_step()) return run.save_last(optimizer);
   if (stop) save_and_interrupt(optimizer, Unfinished::nothing);
-  if (run.save_due()) run.begin_save(optimizer);
+  if (!run.save_due()) return;
+  run.begin_save(optimizer);
+  if (!stop_requested()) return;  // asked for meanwhile: no step was begun
+  run.take_outcome(true);
+  run.interrupt();
 }
 
 bool Run::stop_requested() const {
@@ -226,11 +236,8 @@ void Run::save(Optimizer& optimizer, Unfinished rest) {
 }
 
 void Run::save_and_interrupt(Optimizer& optimizer, Unfinished rest) {
-  const Impl& run = *impl_;
   save(optimizer, rest);
-  const std::string where = run.step > 0 ? "stopped after step " + std::to_string(run.step) + ", checkpoint saved"
-                                         : "stopped before the first step";
-  throw Interrupted(run.options.dir.string(), where, "run the same command to continue");
+  impl_->interrupt();
 }
 
 }  // namespace nibble

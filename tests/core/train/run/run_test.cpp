@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <regex>
@@ -31,7 +32,8 @@ struct ToyRun {
   RunOptions options;
   std::vector<std::string> messages;
   std::vector<int64_t> steps, evaluations, saved;
-  int64_t stop_after = -1;
+  int64_t stop_after = -1, stop_in_save_of = -1;
+  std::atomic<int64_t> policies = 0;                      // of stops, so many were set
   double evaluation_loss = 1;                             // what every evaluation gives
   std::function<double(int64_t)> evaluation_at;           // or by step
   std::function<void(int64_t, const fs::path&)> at_step;  // called after a step was logged
@@ -55,7 +57,12 @@ struct ToyRun {
     result.on_step = [this](const StepReport& report) { steps.push_back(report.step); };
     result.on_evaluation = [this](const EvaluationReport& report) { evaluations.push_back(report.step); };
     result.on_checkpoint = [this](int64_t step, const std::string&) { saved.push_back(step); };
-    result.stop_requested = [this] { return !steps.empty() && steps.back() == stop_after; };
+    result.on_stop_policy = [this](StopPolicy) { ++policies; };
+    result.stop_requested = [this, before = std::optional<int64_t>()]() mutable {
+      const int64_t step = steps.empty() ? 0 : steps.back();
+      if (step == stop_in_save_of && !before) before = policies;
+      return step == stop_after || (step == stop_in_save_of && policies > before);  // a save that begins sets one
+    };
     return result;
   }
 
@@ -181,6 +188,14 @@ TEST(Run, FallsBackOverADamagedCheckpointToTheSameBits) {
   ASSERT_FALSE(run.messages.empty());
   EXPECT_NE(run.messages[0].find("step-10/state.json"), std::string::npos) << run.messages[0];
   EXPECT_EQ(read_checkpoint_state(newest.parent_path()).step, 10) << "replaced by a good one";
+}
+
+TEST(Run, AStopThatComesWhileASaveBeginsTakesNoOtherStep) {
+  ToyRun run;
+  run.stop_in_save_of = 3;
+  EXPECT_THROW(run.go(), Interrupted);
+  EXPECT_EQ(run.steps, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(run.saved, (std::vector<int64_t>{3}));
 }
 
 TEST(Run, FinishedRunHasNothingLeftToDo) {
