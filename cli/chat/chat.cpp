@@ -1,11 +1,15 @@
 // nibble chat: a conversation in the terminal.
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <thread>
 
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/cli/chat/line_reader.h"
@@ -51,7 +55,11 @@ class CtrlC {
     if (former_.sa_handler == SIG_IGN) return;
     struct sigaction action {};
     action.sa_handler = [](int) {
+      const int error = errno;
       end_answer = 1;
+      constexpr std::string_view kSaid = "\nending the answer; Ctrl-C again leaves\n";
+      [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kSaid.data(), kSaid.size());
+      errno = error;
       sigaction(SIGINT, &former_, nullptr);
     };
     sigemptyset(&action.sa_mask);
@@ -161,6 +169,7 @@ void Chat::answer() {
   }
   std::optional<CtrlC> stop;
   if (lines_.on_a_terminal()) stop.emplace();
+  const std::jthread typing = lines_.take_typed();
   StreamDecoder stream(*tokenizer_);
   StopText end(end_text_);
   std::string text;
@@ -171,7 +180,6 @@ void Chat::answer() {
   };
   generate(*model_, prompt, flags_.options, step, [&](int32_t id) {
     ++length;
-    lines_.take_typed();
     return say(end.push(stream.push(id))) && !end.found() && !(stop && end_answer);
   });
   say(end.push(stream.finish()));

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/files/open_file.h"
 #include "nibble/core/tensor/map_fault.h"
 #include "nibble/core/text/unicode/utf8.h"
 
@@ -180,14 +181,19 @@ LineReader::LineReader(const char* prompt) {
 
 LineReader::~LineReader() = default;
 
-void LineReader::take_typed() {
-  if (!terminal_ || !in_foreground()) return;
-  std::array<char, 4096> bytes{};
-  for (pollfd input{STDIN_FILENO, POLLIN, 0}; poll(&input, 1, 0) == 1;) {
-    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
-    if (count <= 0) return;
-    terminal_->typed.append(bytes.data(), static_cast<size_t>(count));
-  }
+std::jthread LineReader::take_typed() {
+  if (!terminal_) return {};
+  return std::jthread([this](const std::stop_token& answered) {
+    std::array<char, 4096> bytes{};
+    while (!answered.stop_requested()) {
+      constexpr int kMilliseconds = 20;
+      pollfd input{in_foreground() ? STDIN_FILENO : -1, POLLIN, 0};
+      if (poll(&input, 1, kMilliseconds) != 1) continue;
+      const ssize_t count = uninterrupted([&] { return ::read(STDIN_FILENO, bytes.data(), bytes.size()); });
+      if (count <= 0) return;
+      terminal_->typed.append(bytes.data(), static_cast<size_t>(count));
+    }
+  });
 }
 
 bool LineReader::read(std::string& line) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace nibble::cli {
 
@@ -15,9 +16,9 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   bool on_a_terminal() const { return terminal_ != nullptr; }
-  /// Takes over what was typed until now, for the next lines: the terminal itself keeps 4,095 bytes, and behind those
-  /// no Ctrl-C gets through.
-  void take_typed();
+  /// A thread that takes over what is typed while it runs, for the next lines: the terminal itself keeps 4,095 bytes,
+  /// and behind those no Ctrl-C gets through.
+  std::jthread take_typed();
   /// The next line without its end, in which a pasted text may have line breaks; false where there are no more.
   bool read(std::string& line);
 

@@ -82,7 +82,7 @@ void run(const TokenizeOptions& options) {
   } else if (options.decode) {
     const json list = parse_json("[" + options.decode_ids + "]", "--decode");
     const std::string text = tokenizer->decode(read_ids(list, *tokenizer, "--decode"), options.skip_special);
-    std::cout << (options.as_json ? json_line({{"text", text}}) : text) << '\n';
+    std::cout << (options.as_json ? json_line({{"text", text}}) : for_stream(stdout, text)) << '\n';
   } else {
     const std::string text = options.file.empty() ? options.text : read_text_file(options.file, kMaxTextFile);
     print_ids(tokenizer->encode(text, !options.no_special), options, *tokenizer);

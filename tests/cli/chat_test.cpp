@@ -170,6 +170,7 @@ TEST_F(Chat, AModelThatIsShortenedInAnAnswerEndsItInOneLine) {
 TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {
   const std::filesystem::path model = model_with_room(1 << 20);  // the answer ends by the key alone
   const std::string shown = on_a_terminal(model, {"What?\r", kCtrlC, "/reset\r", "/quit\r"}, "1000000");
+  EXPECT_THAT(shown, HasSubstr("ending the answer; Ctrl-C again leaves"));
   EXPECT_THAT(shown, HasSubstr("the conversation is forgotten"));
 }
 

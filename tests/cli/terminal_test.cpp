@@ -207,5 +207,17 @@ TEST_F(AnswersOnATerminal, AreCountedWhileLogprobsComputesThem) {
   EXPECT_NE(text.find("answer 0/2\x1b[K"), std::string::npos) << text;
 }
 
+class DecodedText : public test::SmallModel {};
+
+TEST_F(DecodedText, ShowsNoEscapesThere) {
+  const std::string model = (root_.path() / "hub/models--me--small/snapshots/abc").string();
+  test::write_bytes(root_ / "text", "\x1b[2J");
+  std::string ids = run("tokenize --model me/small --no-special --file text").text;
+  std::ranges::replace(ids, ' ', ',');
+  const std::string decode = "tokenize --model " + model + " --decode " + ids;
+  EXPECT_EQ(on_terminal(decode), "\\x1b[2J\n") << ids;
+  EXPECT_EQ(in_a_pipe(decode), "\x1b[2J\n") << ids;
+}
+
 }  // namespace
 }  // namespace nibble
