@@ -117,8 +117,9 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
   const bool compares = has_reference(objective), off = compares && objective.reference == "adapter_off";
   if (off && adapter_->base_changed) {
     throw UsageError(
-        "the base is not what it was once the adapter is on it (modules_to_save, biases, added tokens, or "
-        "a start that is taken from its weights)",
+        "the base is not what it was once the adapter is on it (modules_to_save, biases, tokens of a continued "
+        "adapter, "
+        "or a start that is taken from its weights)",
         "set objective.reference to initial, or to the model's directory", "objective.reference");
   }
   if (objective.type == ObjectiveType::ppo) {
