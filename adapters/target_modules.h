@@ -27,6 +27,9 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
                                    std::span<const std::string> embeddings = {},
                                    std::span<const std::string> tensors = {});
 
+/// The path of the module that a tensor is of: its name without the last part.
+inline std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
 /// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
 int64_t rank_of(const AdapterOptions& options, const std::string& module);
 double alpha_of(const AdapterOptions& options, const std::string& module);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_encode.h"
@@ -184,6 +185,12 @@ QuantizedMatrix Quantizer::finish() {
   return std::move(matrix_);
 }
 
+int64_t rows_of_piece(int64_t in, int64_t block_size) {
+  constexpr int64_t kElements = int64_t{1} << 22;
+  const int64_t unit = block_size / std::gcd(block_size, in);
+  return std::max(int64_t{1}, kElements / in / unit) * unit;
+}
+
 QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, MemoryPool& pool,
                          const std::string& name) {
   Quantizer quantizer(weight.shape(), weight.dtype(), options, pool, name);
@@ -193,7 +200,8 @@ QuantizedMatrix quantize(const Tensor& weight, const QuantizeOptions& options, M
 
 Tensor dequantize(const QuantizedMatrix& matrix, int64_t begin, int64_t end, MemoryPool& pool) {
   Tensor rows = Tensor::empty(pool, {end - begin, matrix.in_features()}, DType::f32, "dequantized rows");
-  ops::dequantize(ops::WeightView(matrix, "weight").slice_rows(begin, end), rows);
+  const ops::FourBitMatrix& stored = matrix;
+  ops::dequantize(ops::WeightView(stored, "weight").slice_rows(begin, end), rows);
   return rows;
 }
 

@@ -19,6 +19,10 @@ struct QuantizeOptions {
 /// UsageError unless the block size is one that bitsandbytes reads.
 void check_block_size(int64_t block_size);
 
+/// Rows of a matrix of `in` columns that fill whole blocks and have about four million elements: a piece of one that is
+/// quantized in pieces.
+int64_t rows_of_piece(int64_t in, int64_t block_size);
+
 /// W [out, in] f32, bf16 or f16 (alignment is not needed) in 4 bits; new tensors from `pool`. Each block of elements is
 /// scaled by fp32(1 / absmax) and rounded to the nearest code, a tie to the lower value. Throws NumericError naming
 /// `name` and the first element that is not finite.

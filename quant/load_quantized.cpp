@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <unordered_set>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
@@ -18,8 +17,6 @@
 namespace nibble {
 
 namespace {
-
-constexpr int64_t kPieceElements = int64_t{1} << 22;
 
 // The parts of its checkpoint form that a QuantizedMatrix does not hold.
 std::vector<NamedTensor> state_parts(const QuantizedMatrix& matrix, const std::string& weight, MemoryPool& pool) {
@@ -78,8 +75,7 @@ std::unique_ptr<LinearWeight> quantized(std::unique_ptr<LinearWeight> dense, con
   }
   const int64_t out = dense->out_features(), in = dense->in_features();
   Quantizer quantizer(several ? stored.shape() : Shape{out, in}, stored.dtype(), options, pool, weight);
-  const int64_t unit = options.block_size / std::gcd(options.block_size, in);  // rows that fill whole blocks
-  const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
+  const int64_t step = rows_of_piece(in, options.block_size);
   for (int64_t begin = 0; begin < out; begin += step) {
     quantizer.append(dense->dequantize(begin, std::min(out, begin + step), pool));
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
@@ -20,8 +19,6 @@ namespace nibble {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr int64_t kPieceElements = int64_t{1} << 22;
 
 // A Linear as the family's table has it.
 struct LinearPlace {
@@ -82,8 +79,7 @@ void for_pieces(const Tensor& stored, const LinearPlace& place, int64_t block_si
                 const Body& body) {
   const int64_t out = place.rows()[0], in = place.rows()[1];
   const Tensor matrix = place.shape.size() == 3 ? stored.reshape(place.rows()) : stored;
-  const int64_t unit = block_size / std::gcd(block_size, in);  // rows that fill whole blocks
-  const int64_t step = std::max(int64_t{1}, kPieceElements / in / unit) * unit;
+  const int64_t step = rows_of_piece(in, block_size);
   for (int64_t begin = 0; begin < out; begin += step) {
     const Tensor rows = rows_of(matrix, place, begin, std::min(out, begin + step), pool);
     body(rows);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/decomposition.h"
 #include "nibble/adapters/tuners/lora.h"
@@ -22,12 +23,12 @@ constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
 constexpr std::string_view kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B";
 
 /// One pair of names in a file.
-struct Module {
+struct FactorNames {
   std::string path;
   bool is_embedding;
   std::string a() const { return path + std::string(is_embedding ? kEmbeddingA : kA); }
   std::string b() const { return path + std::string(is_embedding ? kEmbeddingB : kB); }
-  auto operator<=>(const Module&) const = default;
+  auto operator<=>(const FactorNames&) const = default;
 };
 
 /// What one source gives to one module.
@@ -84,12 +85,6 @@ int64_t result_rank(const std::vector<CombineSource>& sources, const CombineOpti
   if (options.svd) return options.rank > 0 ? options.rank : *std::ranges::max_element(ranks);
   if (std::ranges::adjacent_find(ranks, std::not_equal_to<>()) == ranks.end()) return ranks.front();
   throw UsageError("the adapters have different ranks", "use cat, or a method that ends with svd", "--method");
-}
-
-Tensor as_f32(const Tensor& stored, MemoryPool& pool) {
-  Tensor wide = Tensor::empty(pool, stored.shape(), DType::f32, "adapter");
-  ops::cast(stored, wide);
-  return wide;
 }
 
 /// Keeps the `density` largest elements; of equal ones the first.
@@ -187,14 +182,14 @@ class Combination {
   Combination(const std::vector<CombineSource>& sources, const CombineOptions& options, int64_t rank, MemoryPool& pool)
       : sources_(sources), options_(options), rank_(rank), pool_(pool), summation_(options, pool) {}
 
-  LowRankFactors combine(const Module& module) const {
+  LowRankFactors combine(const FactorNames& module) const {
     const std::vector<Part> parts = parts_of(module);
     if (options_.method == CombineMethod::cat) return filled_up(side_by_side(parts), rank_, pool_);
     return filled_up(options_.svd ? by_changes(parts, module) : by_factors(parts, module), rank_, pool_);
   }
 
  private:
-  std::vector<Part> parts_of(const Module& module) const {
+  std::vector<Part> parts_of(const FactorNames& module) const {
     std::vector<Part> parts;
     for (const CombineSource& source : sources_) {
       const Tensor a = source.adapter->find(module.a()), b = source.adapter->find(module.b());
@@ -225,7 +220,7 @@ class Combination {
     return result;
   }
 
-  LowRankFactors by_factors(const std::vector<Part>& parts, const Module& module) const {
+  LowRankFactors by_factors(const std::vector<Part>& parts, const FactorNames& module) const {
     std::vector<Tensor> a, b;
     std::vector<float> a_weights, b_weights;
     for (const Part& part : parts) {
@@ -242,7 +237,7 @@ class Combination {
     return {summation_.sum(a, a_weights, module.a()), summation_.sum(b, b_weights, module.b())};
   }
 
-  LowRankFactors by_changes(const std::vector<Part>& parts, const Module& module) const {
+  LowRankFactors by_changes(const std::vector<Part>& parts, const FactorNames& module) const {
     std::vector<Tensor> changes;
     std::vector<float> weights;
     for (const Part& part : parts) {
@@ -267,8 +262,8 @@ class Combination {
   Summation summation_;
 };
 
-std::set<Module> modules_of(const std::vector<CombineSource>& sources) {
-  std::set<Module> modules;
+std::set<FactorNames> modules_of(const std::vector<CombineSource>& sources) {
+  std::set<FactorNames> modules;
   for (const CombineSource& source : sources) {
     for (const auto& [name, tensor] : source.adapter->tensors) {
       for (const std::string_view end : {kA, kEmbeddingA}) {
@@ -280,7 +275,7 @@ std::set<Module> modules_of(const std::vector<CombineSource>& sources) {
 }
 
 /// The names of all sources; the paths themselves where other options narrow what the names mean.
-ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::set<Module>& modules) {
+ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::set<FactorNames>& modules) {
   std::set<std::string> names;
   bool plain = true;
   for (const CombineSource& source : sources) {
@@ -289,7 +284,7 @@ ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::
             !options.layers_to_transform;
     names.insert(options.target_modules.names.begin(), options.target_modules.names.end());
   }
-  const auto named = [&](const Module& module) {
+  const auto named = [&](const FactorNames& module) {
     return std::ranges::any_of(
         names, [&](const std::string& name) { return module.path == name || module.path.ends_with("." + name); });
   };
@@ -297,7 +292,7 @@ ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::
   if (plain && std::ranges::all_of(modules, named)) {
     result.names.assign(names.begin(), names.end());
   } else {
-    for (const Module& module : modules) result.names.push_back(module.path);
+    for (const FactorNames& module : modules) result.names.push_back(module.path);
   }
   return result;
 }
@@ -330,7 +325,7 @@ CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, cons
   }
   check(sources, options);
   const int64_t rank = result_rank(sources, options);
-  const std::set<Module> modules = modules_of(sources);
+  const std::set<FactorNames> modules = modules_of(sources);
   const AdapterOptions& first = sources.front().adapter->options;
   CombinedAdapter result;
   result.options.r = rank;
@@ -340,7 +335,7 @@ CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, cons
   result.options.base_model = first.base_model;
   result.options.task = first.task;
   const Combination combination(sources, options, rank, pool);
-  for (const Module& module : modules) {
+  for (const FactorNames& module : modules) {
     const LowRankFactors pair = combination.combine(module);
     result.tensors.emplace_back(kPeftPrefix + module.a(), pair.a);
     result.tensors.emplace_back(kPeftPrefix + module.b(), pair.b);

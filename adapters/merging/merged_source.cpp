@@ -23,12 +23,6 @@ namespace nibble {
 
 namespace {
 
-Tensor as_f32(const Tensor& tensor, MemoryPool& pool) {
-  Tensor wide = Tensor::empty(pool, tensor.shape(), DType::f32, "adapter");
-  ops::cast(tensor, wide);
-  return wide;
-}
-
 /// What becomes of the rows of one tensor: W += scaling left right, left [rows of W, R] and right [R, columns of W],
 /// then the lengths of rows or columns that DoRA learned, then single rows.
 struct Change {
@@ -52,6 +46,12 @@ std::string merged_config(const std::string& text, DType dtype, bool untied, int
 }
 
 }  // namespace
+
+Tensor as_f32(const Tensor& stored, MemoryPool& pool) {
+  Tensor wide = Tensor::empty(pool, stored.shape(), DType::f32, "adapter");
+  ops::cast(stored, wide);
+  return wide;
+}
 
 /// Computes rows of the result.
 class MergedModel::Merger {

@@ -39,6 +39,9 @@ class MergedModel {
   TensorSource source_;
 };
 
+/// A copy of an adapter's tensor in f32.
+Tensor as_f32(const Tensor& stored, MemoryPool& pool);
+
 /// Rows of the tensor `name` in `dtype`, f32 rows as they are. Throws NumericError when a value is not finite in it.
 Tensor checked_rows(const Tensor& rows, const std::string& name, DType dtype, MemoryPool& pool);
 

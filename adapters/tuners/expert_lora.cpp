@@ -22,8 +22,6 @@ namespace nibble {
 
 namespace {
 
-std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
-
 // The other tensor of the same module that may have an adapter; empty: none.
 std::string sibling(const DecoderConfig& config, const std::string& tensor) {
   const ExpertNames& names = config.names.block.experts;

@@ -38,8 +38,6 @@ void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
   });
 }
 
-std::string module_of(const std::string& parameter) { return parameter.substr(0, parameter.rfind('.')); }
-
 /// Whether an entry names the module of a parameter, or one that it is inside ("mlp"), by the end of its path.
 bool names_module_of(const std::string& entry, const std::string& parameter) {
   for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {

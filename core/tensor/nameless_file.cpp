@@ -7,18 +7,9 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "nibble/core/base/uninterrupted.h"
+
 namespace nibble {
-
-namespace {
-
-template <typename Call>
-int uninterrupted(const Call& call) {
-  int result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
-}  // namespace
 
 int open_nameless_file(const std::string& directory) {
   const int file =

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/uninterrupted.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/tensor/file_space.h"
 #include "nibble/core/tensor/nameless_file.h"
@@ -27,20 +28,13 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kPage = 4096;
+constexpr int64_t kFilePage = 4096;
 constexpr size_t kLargestCall = size_t{1} << 30;  // Linux moves at most 2^31 - 4096 bytes in one call
 constexpr const char* kRemedy =
     "free space there, name another place (parallel.offload_directory), or do without "
     "parallel.offload_activations";
 
-int64_t pages(size_t bytes) { return (static_cast<int64_t>(bytes) + kPage - 1) / kPage * kPage; }
-
-template <typename Call>
-auto uninterrupted(const Call& call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
+int64_t pages(size_t bytes) { return (static_cast<int64_t>(bytes) + kFilePage - 1) / kFilePage * kFilePage; }
 
 // A run of bytes of one storage that some of the tensors use.
 struct Piece {

@@ -1,7 +1,6 @@
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -21,10 +20,6 @@ bool has_trainable(Decoder& stage) {
 }
 
 }  // namespace
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A microbatch between its forward and its backward pass.
 struct PipelinedExecutor::Slot {

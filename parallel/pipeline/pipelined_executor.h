@@ -5,13 +5,11 @@
 #include <memory>
 #include <vector>
 
+#include "nibble/core/base/seconds_now.h"
 #include "nibble/parallel/pipeline/schedule.h"
 #include "nibble/parallel/sharded_executor.h"
 
 namespace nibble {
-
-/// Of a clock that never jumps.
-double seconds_now();
 
 struct PipelineOptions {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;

@@ -10,7 +10,7 @@ namespace {
 
 using enum ObjectiveType;
 
-constexpr double kMost = 1e6, kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMost = 1e6;
 
 const std::vector<ObjectiveType> kReferenced = {dpo, kto};
 

@@ -6,8 +6,6 @@ namespace nibble::detail {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 RecipeField betas_field() {
   const std::string values = "two numbers from 0 to below 1";
   RecipeField field = bare_field("optimizer.betas", values,

@@ -17,6 +17,7 @@ namespace nibble::detail {
 
 /// The largest count of anything: every count fits a 32-bit integer, wherever it goes.
 inline constexpr int64_t kLargestCount = std::numeric_limits<int32_t>::max();
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Throws UsageError "place: must be VALUES, not GOT".
 [[noreturn]] void refuse_value(const std::string& place, const std::string& values, const Json& got);

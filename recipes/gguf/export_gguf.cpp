@@ -33,8 +33,6 @@ namespace {
 namespace fs = std::filesystem;
 using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 
-constexpr int64_t kBlockElements = int64_t{4} << 20;
-
 /// The tensors of one model on their way.
 class Exporter {
  public:
@@ -196,7 +194,7 @@ class Exporter {
     const TensorSpec& spec = *specs_.at(part.source);
     const int64_t count = spec.shape.at(0), width = std::max<int64_t>(element_count(spec.shape) / count, 1);
     const bool whole = part.transposed || !part.row_order.empty();
-    const int64_t step = whole ? count : std::max<int64_t>(kBlockElements / width, 1);
+    const int64_t step = whole ? count : rows_at_once(width);
     for (int64_t begin = 0; begin < count; begin += step) {
       Tensor rows = base_.rows(part.source, begin, std::min(begin + step, count), pool_);
       if (part.transposed) rows = transposed(rows, pool_);

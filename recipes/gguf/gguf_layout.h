@@ -1,6 +1,7 @@
 #pragma once
 // Tensors as llama.cpp has them and as a checkpoint has them: what a GgufPart says, forwards and backwards.
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +15,9 @@ namespace nibble {
 /// Shapes of a checkpoint's tensors by name, as config.json makes them. Tensors that a Decoder has in another form
 /// (those of single experts) are not among them.
 std::map<std::string, Shape> decoder_shapes(const DecoderConfig& config, RankContext& rank);
+
+/// Rows of `width` columns that are converted at once, some four million elements.
+inline int64_t rows_at_once(int64_t width) { return std::max<int64_t>((int64_t{4} << 20) / width, 1); }
 
 /// Row i of the result is row order[i] of `rows` (f32); the same of the columns of a matrix.
 Tensor in_order(const Tensor& rows, const std::vector<int64_t>& order, MemoryPool& pool);

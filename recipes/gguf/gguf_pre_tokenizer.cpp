@@ -16,11 +16,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kBlank = "\u2581";
 
-[[noreturn]] void refuse(const std::filesystem::path& place, const std::string& what) {
-  throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
-                   place.string());
-}
-
 std::vector<Json> normalizers_of(const Json& file) {
   return flat_steps(file.value("normalizer", Json()), "normalizers");
 }
@@ -39,19 +34,24 @@ bool is_blank_for(const Json& step, const char* from, const char* to) {
 
 }  // namespace
 
+void refuse_unnamed(const std::filesystem::path& place, const std::string& what) {
+  throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
+                   place.string());
+}
+
 std::string gguf_pre_tokenizer(const Json& file, const std::filesystem::path& place) {
   std::vector<std::string> steps;
   for (const Json& step : pre_tokenizers_of(file)) {
     steps.push_back(pre_tokenizer_step(step));
-    if (step.value("add_prefix_space", false)) refuse(place, "add_prefix_space puts a blank before the text");
+    if (step.value("add_prefix_space", false)) refuse_unnamed(place, "add_prefix_space puts a blank before the text");
   }
   const Json model = file.value("model", Json::object());
   for (const char* key : {"end_of_word_suffix", "continuing_subword_prefix"}) {
-    if (has_text(model, key)) refuse(place, "the model has an " + std::string(key));
+    if (has_text(model, key)) refuse_unnamed(place, "the model has an " + std::string(key));
   }
   const bool whole_words = model.value("ignore_merges", Json()) == true;
   const GgufPreTokenizer* found = match_gguf_pre_tokenizer(steps, whole_words);
-  if (!found) refuse(place, "the pre-tokenizer is \"" + joined(steps, " ") + "\"");
+  if (!found) refuse_unnamed(place, "the pre-tokenizer is \"" + joined(steps, " ") + "\"");
   return found->names.front();
 }
 
@@ -60,13 +60,13 @@ void refuse_other_normalizers(const Json& file, bool byte_level, const std::file
     const std::string type = step.value("type", "");
     const bool blank = (type == "Prepend" && step.value("prepend", "") == kBlank) ||
                        (type == "Replace" && is_blank_for(step, " ", kBlank));
-    if (byte_level ? type != "NFC" : !blank) refuse(place, "the normalizer is " + type);
+    if (byte_level ? type != "NFC" : !blank) refuse_unnamed(place, "the normalizer is " + type);
   }
   if (byte_level) return;
   for (const Json& step : pre_tokenizers_of(file)) {
     const std::string type = step.value("type", "");
     const bool gone = type == "Split" && step.value("pattern", Json::object()).value("String", "") == " ";
-    if (type != "Metaspace" && !gone) refuse(place, "the pre-tokenizer is " + type);
+    if (type != "Metaspace" && !gone) refuse_unnamed(place, "the pre-tokenizer is " + type);
   }
 }
 

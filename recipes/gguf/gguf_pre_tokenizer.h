@@ -8,6 +8,9 @@
 
 namespace nibble {
 
+/// Throws the UsageError of what llama.cpp has no name for.
+[[noreturn]] void refuse_unnamed(const std::filesystem::path& place, const std::string& what);
+
 /// tokenizer.ggml.pre of a byte-level BPE: the name by which llama.cpp (b11549) knows these steps ("gpt-2",
 /// "llama-bpe", ...). `file` is the whole tokenizer.json; place: its path. Throws UsageError naming the step for
 /// pre-tokenizers it has no name for, for a blank put before the text, and for parts of words with marks of their own

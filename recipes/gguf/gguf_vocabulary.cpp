@@ -34,11 +34,6 @@ struct Vocabulary {
   std::vector<std::string> left_out;
 };
 
-[[noreturn]] void refuse(const fs::path& place, const std::string& what) {
-  throw UsageError(what + ", which llama.cpp has no name for", "export without a tokenizer: --no-tokenizer",
-                   place.string());
-}
-
 /// "a b" for each merge; blanks inside the parts as the byte alphabet spells them.
 std::vector<std::string> merges_of(const Json& model) {
   std::vector<std::string> merges;
@@ -112,8 +107,9 @@ void take_metaspace(const Json& file, const fs::path& place, Vocabulary& result)
 }
 
 void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, Vocabulary& result) {
-  if (model.algorithm != SentencePieceAlgorithm::kBpe) refuse(place, "the tokenizer is a sentencepiece unigram model");
-  if (model.whitespace_as_suffix) refuse(place, "the tokenizer puts blanks behind words");
+  if (model.algorithm != SentencePieceAlgorithm::kBpe)
+    refuse_unnamed(place, "the tokenizer is a sentencepiece unigram model");
+  if (model.whitespace_as_suffix) refuse_unnamed(place, "the tokenizer puts blanks behind words");
   result.model = "llama";
   result.pre = "default";
   result.scores.assign(result.tokens.size(), -10000.0f);
@@ -150,7 +146,7 @@ Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenize
     return result;
   }
   const bool is_bpe = model.value("type", std::string("BPE")) == "BPE" && model.contains("merges");
-  if (!is_bpe) refuse(place, "the tokenizer is of type " + model.value("type", std::string("?")));
+  if (!is_bpe) refuse_unnamed(place, "the tokenizer is of type " + model.value("type", std::string("?")));
   if (model.value("byte_fallback", Json()) == true) {
     take_metaspace(file, place, result);
   } else {
@@ -210,7 +206,7 @@ void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metad
   const auto text = std::search(with.begin(), with.end(), bare.begin(), bare.end());
   const auto put = [&](const std::string& name, const std::optional<int32_t>& role, const std::vector<int32_t>& ids) {
     if (ids.size() > 1 || (ids.size() == 1 && role.value_or(ids[0]) != ids[0]))
-      refuse(place, "the tokenizer puts other tokens than " + name + " at an end of a text");
+      refuse_unnamed(place, "the tokenizer puts other tokens than " + name + " at an end of a text");
     const std::optional<int32_t> id = ids.empty() ? role : ids[0];
     if (id) metadata.emplace_back("tokenizer.ggml." + name + "_token_id", static_cast<uint32_t>(*id));
     metadata.emplace_back("tokenizer.ggml.add_" + name + "_token", !ids.empty());

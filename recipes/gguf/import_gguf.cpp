@@ -22,7 +22,6 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{4} << 20;
 constexpr const char* kIncomplete = "the model is incomplete: get it again";
 
 DType output_dtype(const std::string& name, const GgufFile& file) {
@@ -215,7 +214,7 @@ class Importer {
   void write_rows(const Source& source, ModelDirectoryWriter& writer) const {
     const GgufTensor& stored = *source.pieces.front().stored;
     const int64_t width = stored.shape.back(), count = element_count(stored.shape) / width;
-    const int64_t step = std::max<int64_t>(kBlockElements / width, 1);
+    const int64_t step = rows_at_once(width);
     for (int64_t begin = 0; begin < count; begin += step) {
       Tensor rows = file_.rows(stored, begin, std::min(begin + step, count), pool_);
       restore_values(source.part(), begin, rows);

@@ -1,7 +1,6 @@
 #include "nibble/recipes/plan/machine_speed.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -10,6 +9,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/seconds_now.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/parallel/comm/thread_comm.h"
@@ -26,8 +26,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartSeconds, forward, backward, forward_recom
 namespace {
 
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
-double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 constexpr double kTrialSeconds = 1.5;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;  // steps of a trial

@@ -1,12 +1,12 @@
 #include "nibble/recipes/plan/speed_trial.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <optional>
 
 #include "nibble/adapters/attach.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/base/seconds_now.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
@@ -35,9 +35,6 @@ constexpr double kOperations = 2e11;  // of a step, about
 // A layer of more weights stands for so much time that a smaller one tells its speed as well (trial_config).
 constexpr double kLarge = 48e6;
 constexpr double kLargeOperations = 2.5e10;
-
-using Clock = std::chrono::steady_clock;
-double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 // The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
 // of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.

@@ -17,6 +17,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/optimizer.h"
 #include "nibble/tests/assets.h"
+#include "nibble/tests/core/models/golden.h"
 
 namespace nibble::test {
 
@@ -107,15 +108,6 @@ inline double mean_loss(Decoder& decoder, const Batch& batch, const StepContext&
   zero_gradients(decoder);
   const auto tokens = static_cast<double>(batch.label_tokens);
   return decoder.loss_sum_and_gradients(batch, step, static_cast<float>(1 / tokens)) / tokens;
-}
-
-/// All logits of the batch, row after row.
-inline std::vector<float> all_logits(Decoder& decoder, const Batch& batch, const StepContext& step) {
-  std::vector<float> all;
-  decoder.logits(batch, step, [&](int64_t, const Tensor& rows) {
-    all.insert(all.end(), rows.span<const float>().begin(), rows.span<const float>().end());
-  });
-  return all;
 }
 
 /// Largest difference between `got` and an .npy of floats.

@@ -11,15 +11,15 @@ namespace {
 
 using namespace nibble::test;
 
-struct Kind {
+struct AdapterKind {
   const char* name;
   bool tied;  // the model's head
   json adapter;
 };
 
-const std::vector<Kind>& kinds() {
+const std::vector<AdapterKind>& adapter_kinds() {
   static const json q = {"q_proj"};
-  static const std::vector<Kind> all = {
+  static const std::vector<AdapterKind> all = {
       {"Tokens", false, {{"target_modules", q}, {"trainable_token_indices", {97, 98, 256}}}},
       {"TokensOfBothTables",
        false,
@@ -52,14 +52,8 @@ const std::vector<Kind>& kinds() {
   return all;
 }
 
-struct Case {
-  const char* name;
-  int ranks;
-  json parallel;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<NamedLayout>& adapter_layouts() {
+  static const std::vector<NamedLayout> all = {
       {"Pipeline2", 2, {{"pipeline", 2}}},
       {"Pipeline4", 4, {{"pipeline", 4}}},
       {"Tensor2", 2, {{"tensor", 2}}},
@@ -127,7 +121,7 @@ class AdapterRuns : public OwnModel {
     return json::parse(read_bytes(directory_ / run / "adapter" / "adapter_config.json"));
   }
 
-  void expect_same_run(const json& wanted, const Case& layout, const std::string& name) {
+  void expect_same_run(const json& wanted, const NamedLayout& layout, const std::string& name) {
     const Told one = told(wanted, 1, name + "-one");
     json spread = wanted;
     spread["parallel"] = layout.parallel;
@@ -156,8 +150,8 @@ class AdapterRuns : public OwnModel {
 class AdapterLayouts : public AdapterRuns, public testing::WithParamInterface<std::tuple<size_t, size_t>> {};
 
 TEST_P(AdapterLayouts, TrainAsOneRankOrAreRefusedByName) {
-  const Kind& kind = kinds()[std::get<0>(GetParam())];
-  const Case& layout = cases()[std::get<1>(GetParam())];
+  const AdapterKind& kind = adapter_kinds()[std::get<0>(GetParam())];
+  const NamedLayout& layout = adapter_layouts()[std::get<1>(GetParam())];
   const fs::path model = kind.tied ? make_model("tied", true) : base_;
   json wanted = own_recipe(model, 12);
   wanted["adapter"] = {{"r", 4}, {"lora_alpha", 8}};
@@ -185,12 +179,12 @@ TEST_P(AdapterLayouts, TrainAsOneRankOrAreRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(All, AdapterLayouts,
                          testing::Combine(testing::Range<size_t>(0, 26), testing::Range<size_t>(0, 8)),
                          [](const auto& which) {
-                           return std::string(kinds()[std::get<0>(which.param)].name) + "On" +
-                                  cases()[std::get<1>(which.param)].name;
+                           return std::string(adapter_kinds()[std::get<0>(which.param)].name) + "On" +
+                                  adapter_layouts()[std::get<1>(which.param)].name;
                          });
 
 TEST_F(AdapterRuns, EntriesWithoutAModuleAreNamedOnceForTheWholeModel) {
-  for (const Case& layout : cases()) {
+  for (const NamedLayout& layout : adapter_layouts()) {
     json wanted = own_recipe(base_, 12);
     wanted["adapter"] = {{"r", 4}, {"target_modules", {"q_proj", "lm_head", "c_attn"}}};
     wanted["parallel"] = layout.parallel;

@@ -23,6 +23,13 @@ namespace nibble::test {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// A layout as its tests are named.
+struct NamedLayout {
+  const char* name;
+  int ranks;
+  json parallel;  ///< the section of the recipe
+};
+
 /// What a run leaves, as far as the layout must not change it.
 struct Outcome {
   std::vector<double> losses, norms, evaluations;

@@ -23,14 +23,8 @@ void expect_same_bits(const Outcome& got, const Outcome& want) {
   expect_same_evaluations(got, want, 0);
 }
 
-struct Case {
-  const char* name;
-  int ranks;
-  json parallel;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<NamedLayout>& data_layouts() {
+  static const std::vector<NamedLayout> all = {
       {"Copies2", 2, {{"replicate", 2}}},
       {"Copies4", 4, {{"replicate", 4}}},
       {"Zero1Over2", 2, {{"shard", 2}, {"zero", 1}}},
@@ -48,7 +42,7 @@ class SameBits : public Layouts, public testing::WithParamInterface<std::tuple<c
 
 TEST_P(SameBits, AsOneRank) {
   const auto& [mode, which] = GetParam();
-  const Case& layout = cases()[which];
+  const NamedLayout& layout = data_layouts()[which];
   if (std::string(mode) == "qlora_int8" && ops::int8_levels() == 0) GTEST_SKIP() << "no products in 8 bits";
   json wanted = recipe(mode);
   const Outcome one = run(wanted, 1, "one");
@@ -61,12 +55,15 @@ TEST_P(SameBits, AsOneRank) {
   EXPECT_FALSE(one.output.front().empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, SameBits, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 9)),
-    [](const auto& which) { return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name; });
+INSTANTIATE_TEST_SUITE_P(All, SameBits,
+                         testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"),
+                                          testing::Range<size_t>(0, 9)),
+                         [](const auto& which) {
+                           return std::string(std::get<0>(which.param)) + data_layouts()[std::get<1>(which.param)].name;
+                         });
 
 INSTANTIATE_TEST_SUITE_P(EightBits, SameBits, testing::Combine(testing::Values("qlora_int8"), testing::Values(0, 4, 5)),
-                         [](const auto& which) { return cases()[std::get<1>(which.param)].name; });
+                         [](const auto& which) { return data_layouts()[std::get<1>(which.param)].name; });
 
 // A profile of several ranks: layers are there, and what they exchange or wait for is communication.
 TEST_F(Layouts, ProfilesTellComputingFromCommunication) {
@@ -118,8 +115,8 @@ TEST_F(Layouts, ThreeRanksAndUnevenStepsGiveTheSameNumbers) {
   }
 }
 
-const std::vector<Case>& staged() {
-  static const std::vector<Case> all = {
+const std::vector<NamedLayout>& staged() {
+  static const std::vector<NamedLayout> all = {
       {"Naive2", 2, {{"pipeline", 2}, {"schedule", "naive"}}},
       {"GPipe3", 3, {{"pipeline", 3}, {"schedule", "gpipe"}, {"microbatches", 3}}},
       {"OneFOneB4", 4, {{"pipeline", 4}, {"schedule", "1f1b"}}},
@@ -135,7 +132,7 @@ class Stages : public Layouts, public testing::WithParamInterface<std::tuple<con
 
 TEST_P(Stages, GiveTheLossesOfOneRank) {
   const auto& [mode, which] = GetParam();
-  const Case& layout = staged()[which];
+  const NamedLayout& layout = staged()[which];
   json wanted = recipe(mode);
   const Outcome one = run(wanted, 1, "one");
   wanted["parallel"] = layout.parallel;

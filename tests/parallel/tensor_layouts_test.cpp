@@ -82,14 +82,8 @@ std::vector<float> floats_of(const std::string& safetensors, const TemporaryDire
   return all;
 }
 
-struct Case {
-  const char* name;
-  int ranks;
-  json parallel;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<NamedLayout>& tensor_layouts() {
+  static const std::vector<NamedLayout> all = {
       {"Tensor2", 2, {{"tensor", 2}}},
       {"Tensor3", 3, {{"tensor", 3}}},
       {"Pipeline2Tensor2", 4, {{"pipeline", 2}, {"tensor", 2}, {"schedule", "gpipe"}}},
@@ -103,7 +97,7 @@ class Tensor2D : public TensorLayouts, public testing::WithParamInterface<std::t
 
 TEST_P(Tensor2D, GivesWhatOneRankGives) {
   const auto& [mode, which] = GetParam();
-  const Case& layout = cases()[which];
+  const NamedLayout& layout = tensor_layouts()[which];
   json wanted = uneven(mode);
   const Outcome one = run(wanted, 1, "one");
   wanted["parallel"] = layout.parallel;
@@ -118,7 +112,9 @@ TEST_P(Tensor2D, GivesWhatOneRankGives) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Tensor2D, testing::Combine(testing::Values("full", "lora", "qlora", "pretrain"), testing::Range<size_t>(0, 5)),
-    [](const auto& which) { return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name; });
+    [](const auto& which) {
+      return std::string(std::get<0>(which.param)) + tensor_layouts()[std::get<1>(which.param)].name;
+    });
 
 TEST_F(TensorLayouts, ARunGoesOnUnderOtherLayouts) {
   for (const char* mode : {"full", "lora"}) {

@@ -7,14 +7,8 @@ namespace {
 
 using namespace nibble::test;
 
-struct Case {
-  const char* name;
-  int ranks;
-  json parallel;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<NamedLayout>& uneven_layouts() {
+  static const std::vector<NamedLayout> all = {
       {"Copies2", 2, {{"replicate", 2}}},
       {"Copies4", 4, {{"replicate", 4}}},
       {"Zero1Over2", 2, {{"shard", 2}, {"zero", 1}}},
@@ -34,7 +28,7 @@ class UnevenSteps : public OwnModel, public testing::WithParamInterface<std::tup
 
 TEST_P(UnevenSteps, HaveTheBitsOfOneRank) {
   const auto& [mode, which] = GetParam();
-  const Case& layout = cases()[which];
+  const NamedLayout& layout = uneven_layouts()[which];
   for (const int accumulate : {3, 4, 5, 6}) {
     json wanted = own_recipe(base_, 2 * accumulate + 1);  // the last step of each epoch has one microbatch
     if (accumulate == 4) wanted["data"]["train"] = make_texts(11).string();  // or three
@@ -55,7 +49,8 @@ TEST_P(UnevenSteps, HaveTheBitsOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(All, UnevenSteps,
                          testing::Combine(testing::Values("full", "lora", "sharded"), testing::Range<size_t>(0, 11)),
                          [](const auto& which) {
-                           return std::string(std::get<0>(which.param)) + cases()[std::get<1>(which.param)].name;
+                           return std::string(std::get<0>(which.param)) +
+                                  uneven_layouts()[std::get<1>(which.param)].name;
                          });
 
 /// Columns of stages give what one column of the same stages gives; stages alone only differ from one rank in the order

@@ -17,7 +17,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr int kMaxDepth = 48;  // lists and structs inside each other
 constexpr size_t kMostFields = 10000;
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 constexpr int64_t kLargestBuffer = int64_t{1} << 24;
@@ -243,7 +242,7 @@ void ArrowFile::set_type(ArrowField& field, int type, const FlatTable& table) co
 
 ArrowField ArrowFile::read_field(const FlatTable& table, int depth) {
   // Tables of a Flatbuffer may have others in common: a small file may describe very many.
-  if (depth > kMaxDepth || ++fields_read_ > kMostFields) throw BrokenFlatbuffer();
+  if (depth > kMostNested || ++fields_read_ > kMostFields) throw BrokenFlatbuffer();
   ArrowField field;
   field.name = table.text(0);
   set_type(field, table.number<uint8_t>(2, 0), table.table(3));

@@ -17,22 +17,21 @@ namespace {
 
 using Thrift = ThriftReader;
 
-constexpr int kMaxDepth = 48;  // lists and structs inside each other
 constexpr std::string_view kMagic = "PAR1";
 
 // parquet.thrift
 enum Repetition { kRequired = 0, kOptional = 1, kRepeated = 2 };
 enum PhysicalType { kBoolean = 0, kInt32 = 1, kInt64 = 2, kFloat = 4, kDouble = 5, kByteArray = 6 };
 enum ConvertedType {
-  kUtf8 = 0,
-  kMap = 1,
-  kMapKeyValue = 2,
-  kList = 3,
-  kEnum = 4,
-  kDecimal = 5,
-  kUint8 = 11,
-  kUint64 = 14,
-  kJson = 19
+  kConvertedUtf8 = 0,
+  kConvertedMap = 1,
+  kConvertedMapKeyValue = 2,
+  kConvertedList = 3,
+  kConvertedEnum = 4,
+  kConvertedDecimal = 5,
+  kConvertedUint8 = 11,
+  kConvertedUint64 = 14,
+  kConvertedJson = 19
 };
 enum LogicalType { kStringType = 1, kMapType = 2, kListType = 3, kEnumType = 4, kDecimalType = 5, kJsonType = 12 };
 
@@ -117,10 +116,11 @@ RowGroup read_row_group(Thrift& thrift) {
 }
 
 ColumnValue value_of(const SchemaElement& element) {
-  const bool is_decimal = element.converted == kDecimal || element.logical == kDecimalType;
-  const bool is_unsigned = element.converted >= kUint8 && element.converted <= kUint64;
-  const bool is_text = element.converted == kUtf8 || element.converted == kEnum || element.converted == kJson ||
-                       element.logical == kStringType || element.logical == kEnumType || element.logical == kJsonType;
+  const bool is_decimal = element.converted == kConvertedDecimal || element.logical == kDecimalType;
+  const bool is_unsigned = element.converted >= kConvertedUint8 && element.converted <= kConvertedUint64;
+  const bool is_text = element.converted == kConvertedUtf8 || element.converted == kConvertedEnum ||
+                       element.converted == kConvertedJson || element.logical == kStringType ||
+                       element.logical == kEnumType || element.logical == kJsonType;
   if (is_decimal) return ColumnValue::other;
   switch (element.type) {
     case kBoolean:
@@ -225,7 +225,7 @@ void ParquetFile::read_footer() {
 }
 
 std::optional<Node> ParquetFile::read_node(size_t& next, uint32_t definition, uint32_t repetition, int depth) {
-  if (next >= schema_.size() || depth > kMaxDepth) throw BrokenThrift();
+  if (next >= schema_.size() || depth > kMostNested) throw BrokenThrift();
   const SchemaElement element = schema_[next++];
   Node node;
   node.name = element.name;
@@ -252,8 +252,9 @@ std::optional<Node> ParquetFile::read_inside(const SchemaElement& element, Node 
     return columns_.back().value == ColumnValue::other ? std::nullopt : std::optional(std::move(node));
   }
   if (element.children < 0) throw BrokenThrift();
-  const bool is_map = element.converted == kMap || element.converted == kMapKeyValue || element.logical == kMapType;
-  const bool is_list = element.converted == kList || element.logical == kListType;
+  const bool is_map =
+      element.converted == kConvertedMap || element.converted == kConvertedMapKeyValue || element.logical == kMapType;
+  const bool is_list = element.converted == kConvertedList || element.logical == kListType;
   const size_t first = columns_.size();
   for (int32_t i = 0; i < element.children; ++i) {
     std::optional<Node> child = read_node(next, node.definition, repetition, depth + 1);

@@ -11,6 +11,9 @@
 
 namespace nibble {
 
+/// How deep lists and structs of a schema may be inside each other.
+inline constexpr int kMostNested = 48;
+
 class TableFile {
  public:
   explicit TableFile(const std::string& path) : map_(path) {}

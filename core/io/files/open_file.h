@@ -3,18 +3,11 @@
 
 #include <fcntl.h>
 
-#include <cerrno>
 #include <filesystem>
 
-namespace nibble {
+#include "nibble/core/base/uninterrupted.h"
 
-/// Repeats `call` (which returns a negative number and sets errno, or another number) while a signal interrupts it.
-template <typename Call>
-auto uninterrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
+namespace nibble {
 
 /// open(2) with O_CLOEXEC. A stale handle (ESTALE: a network file system that came back) is asked for again for about a
 /// second. Returns the descriptor, or -1 with errno.

@@ -6,6 +6,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/gguf/gguf_kinds.h"
 
 namespace nibble {
 
@@ -14,22 +15,6 @@ namespace {
 constexpr const char* kRemedy = "the file is damaged or no GGUF file: copy or download it again";
 constexpr uint32_t kMostDimensions = 4;
 constexpr uint64_t kMostName = 1 << 16;
-
-enum Kind : uint32_t {
-  kU8,
-  kI8,
-  kU16,
-  kI16,
-  kU32,
-  kI32,
-  kF32,
-  kBool,
-  kString,
-  kArray,
-  kU64,
-  kI64,
-  kF64,
-};
 
 std::string shown(const std::string& name) {
   std::string text = "\"";

@@ -5,6 +5,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/gguf/gguf.h"
+#include "nibble/core/io/gguf/gguf_kinds.h"
 
 namespace nibble {
 
@@ -12,19 +13,6 @@ namespace {
 
 constexpr uint64_t kAlignment = 32;  // the format's default
 constexpr uint32_t kVersion = 3;
-
-/// Numbers of the kinds of values.
-enum Kind : uint32_t {
-  kU32 = 4,
-  kI32 = 5,
-  kF32 = 6,
-  kBool = 7,
-  kString = 8,
-  kArray = 9,
-  kU64 = 10,
-  kI64 = 11,
-  kF64 = 12
-};
 
 uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -55,7 +43,7 @@ class Header {
   void typed(float v) { number<uint32_t>(kF32), number(v); }
   void typed(double v) { number<uint32_t>(kF64), number(v); }
   void typed(const std::string& v) { number<uint32_t>(kString), text(v); }
-  void array(Kind kind, uint64_t count) { number<uint32_t>(kArray), number<uint32_t>(kind), number(count); }
+  void array(GgufKind kind, uint64_t count) { number<uint32_t>(kArray), number<uint32_t>(kind), number(count); }
   void typed(const std::vector<bool>& v) {
     array(kBool, v.size());
     for (const bool element : v) number<uint8_t>(element);

@@ -4,6 +4,7 @@
 
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/expert_rules.h"
+#include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/models/families/hybrid_rules.h"
 #include "nibble/core/models/families/latent_families.h"
 
@@ -11,8 +12,6 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxTaps = 64;
 const std::vector<std::string> kConvolutions = {"q_conv1d", "k_conv1d", "v_conv1d"};
 
 // Which layers have attention: layer_types, or else `absent(l)`.

@@ -53,6 +53,9 @@ struct ConfigKeys {
 /// GPT-2's, whose activation and F some of its descendants spell otherwise.
 ConfigKeys gpt2_keys(std::string_view mlp_width = "n_inner", std::string_view activation = "activation_function");
 
+/// LayerNorm as most families have it that have one.
+inline constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
+
 /// One row. Values are those of the family's configuration class in Transformers when the key is absent.
 struct Family {
   std::string_view model_type;

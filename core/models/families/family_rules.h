@@ -6,6 +6,9 @@
 
 namespace nibble {
 
+/// The most that a config.json may say: columns of a weight, and taps of a convolution.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxTaps = 64;
+
 void finish_gemma(const ConfigReader& file, DecoderConfig& config);
 void finish_gemma2(const ConfigReader& file, DecoderConfig& config);
 void finish_gemma3(const ConfigReader& file, DecoderConfig& config);

@@ -12,8 +12,6 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxTaps = 64;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 float multiplier(const ConfigReader& file, std::string_view key) {

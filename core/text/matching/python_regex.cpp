@@ -1,10 +1,9 @@
 #include "nibble/core/text/matching/python_regex.h"
 
-#include <oniguruma.h>
-
 #include <mutex>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/matching/onig_bytes.h"
 
 namespace nibble {
 
@@ -15,8 +14,6 @@ constexpr unsigned long kMostRetries = 1'000;
 #else
 constexpr unsigned long kMostRetries = 1'000'000;  // a sane pattern on a module path needs a few hundred
 #endif
-
-const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
 struct Region {
   OnigRegion* value = onig_region_new();
@@ -37,7 +34,7 @@ struct PythonRegex::Compiled {
   regex_t* compile(const std::string& text) const {
     regex_t* result = nullptr;
     OnigErrorInfo info;
-    const OnigUChar* begin = bytes(text.data());
+    const OnigUChar* begin = onig_bytes(text.data());
     // Python counts plain groups even beside named ones
     const int status = onig_new(&result, begin, begin + text.size(), ONIG_OPTION_CAPTURE_GROUP, ONIG_ENCODING_UTF8,
                                 ONIG_SYNTAX_PYTHON, &info);
@@ -53,7 +50,7 @@ struct PythonRegex::Compiled {
     OnigMatchParam* limits = onig_new_match_param();
     onig_initialize_match_param(limits);
     onig_set_retry_limit_in_match_of_match_param(limits, kMostRetries);
-    const OnigUChar* begin = bytes(text.data());
+    const OnigUChar* begin = onig_bytes(text.data());
     const OnigUChar* end = begin + text.size();
     const int length = onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
     onig_free_match_param(limits);

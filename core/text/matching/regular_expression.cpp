@@ -1,11 +1,10 @@
-#include <oniguruma.h>
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
 #include <mutex>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/matching/onig_bytes.h"
 #include "nibble/core/text/matching/pattern.h"
 #include "nibble/core/text/unicode/newer_characters.h"
 #include "nibble/core/text/unicode/utf8.h"
@@ -24,8 +23,6 @@ constexpr unsigned long kRetriesInMatch = 10'000'000, kRetriesInSearch = 100'000
 #endif
 constexpr std::chrono::seconds kTextTime{10};
 constexpr std::chrono::microseconds kByteTime{10};
-
-const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
 std::string onig_message(int code, OnigErrorInfo* info = nullptr) {
   OnigUChar buffer[ONIG_MAX_ERROR_MESSAGE_LEN];
@@ -94,8 +91,8 @@ class RegularExpression {
     OnigErrorInfo info;
     const std::string written = with_symbols_in_punct(expression);
     const char* text = written.data();
-    const int code = onig_new(&regex, bytes(text), bytes(text + written.size()), ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
-                              ONIG_SYNTAX_DEFAULT, &info);
+    const int code = onig_new(&regex, onig_bytes(text), onig_bytes(text + written.size()), ONIG_OPTION_NONE,
+                              ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
     if (code != ONIG_NORMAL)
       throw InputError(place, "is no regular expression that Oniguruma takes: " + onig_message(code, &info));
     regex_.reset(regex);
@@ -111,8 +108,8 @@ class RegularExpression {
 
     std::string buffer;
     const std::string_view searched = with_stand_ins(text, buffer);
-    const OnigUChar* begin = bytes(searched.data());
-    const OnigUChar* end = bytes(searched.data() + searched.size());
+    const OnigUChar* begin = onig_bytes(searched.data());
+    const OnigUChar* end = onig_bytes(searched.data() + searched.size());
     size_t from = 0;
     bool after_match = false;
     for (size_t searches = 0; from <= text.size(); ++searches) {

@@ -9,12 +9,13 @@
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/weight_norm.h"
+#include "nibble/tests/adapters/tuners/linear_size.h"
 #include "nibble/tests/core/nn/plain_weight.h"
 
 namespace nibble {
 namespace {
 
-constexpr int64_t kT = 7, kIn = 12, kOut = 10, kR = 3;
+using test::kIn, test::kOut, test::kR, test::kT;
 
 class DoraTest : public ::testing::Test {
  protected:

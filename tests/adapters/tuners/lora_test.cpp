@@ -8,12 +8,13 @@
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/nn/linear.h"
+#include "nibble/tests/adapters/tuners/linear_size.h"
 #include "nibble/tests/core/nn/plain_weight.h"
 
 namespace nibble {
 namespace {
 
-constexpr int64_t kT = 7, kIn = 12, kOut = 10, kR = 3;
+using test::kIn, test::kOut, test::kR, test::kT;
 
 struct Made {
   std::shared_ptr<Parameter> a, b, b_bias;

@@ -9,12 +9,13 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/nn/linear.h"
 #include "nibble/core/ops/weight_norm.h"
+#include "nibble/tests/adapters/tuners/linear_size.h"
 #include "nibble/tests/core/nn/plain_weight.h"
 
 namespace nibble {
 namespace {
 
-constexpr int64_t kT = 7, kIn = 12, kOut = 10;
+using test::kIn, test::kOut, test::kT;
 
 /// y = l * (W x), l [out] f32, as (IA)^3 does with keys and values (Liu et al. 2022).
 class OutputScale final : public Adapter {

@@ -12,8 +12,6 @@ namespace nibble {
 
 namespace {
 
-constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
-
 TensorNames gpt_neox_japanese_names() {
   TensorNames names = gpt_neox_names();
   names.embedding = "gpt_neox_japanese.embed_in";

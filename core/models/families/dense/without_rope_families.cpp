@@ -12,8 +12,6 @@ namespace nibble {
 
 namespace {
 
-constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
-
 TensorNames gpt_neo_names() {
   TensorNames names = gpt2_names();
   AttentionNames& attention = names.block.attention;

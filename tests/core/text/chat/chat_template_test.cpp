@@ -7,21 +7,18 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/core/text/chat/model_chat_template.h"
+#include "nibble/tests/core/text/chat/answers.h"
 
 namespace nibble {
 namespace {
+
+using test::answers;
 
 const TemplateTokens kTokens{"<s>", "</s>"};
 
 Conversation conversation() {
   return {{{"system", "Be brief."}, {"user", " Hi "}, {"assistant", "Hello!"}, {"user", "Bye"}, {"assistant", "Ciao"}},
           ""};
-}
-
-std::vector<std::string> answers(const RenderedChat& chat) {
-  std::vector<std::string> texts;
-  for (const TextSpan& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
-  return texts;
 }
 
 void expect_rendering(const std::string& name, const std::string& text, const std::vector<std::string>& trained) {

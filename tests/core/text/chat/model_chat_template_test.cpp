@@ -7,19 +7,16 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/tests/assets.h"
+#include "nibble/tests/core/text/chat/answers.h"
 
 namespace nibble {
 namespace {
 
+using test::answers;
+
 ModelChatTemplate model_template(const std::string& source, const std::string& eos = "</s>") {
   return ModelChatTemplate(
       ModelTemplates({{"default", source}}, {{"bos_token", "<s>"}, {"eos_token", eos}}, "template"));
-}
-
-std::vector<std::string> answers(const RenderedChat& chat) {
-  std::vector<std::string> texts;
-  for (const TextSpan& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
-  return texts;
 }
 
 Conversation two_turns() {
