@@ -20,7 +20,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct CombineFlags {
   std::vector<std::string> adapters;
   std::vector<double> weights;
   std::string method = "svd", majority = "total", out;
@@ -41,7 +41,7 @@ std::string base_of_all(const std::vector<std::string>& adapters) {
   return all;
 }
 
-void run(Flags flags) {
+void run(CombineFlags flags) {
   if (flags.weights.size() != flags.adapters.size()) {
     throw UsageError(count_text(std::ssize(flags.adapters), "adapter") + " and " +
                          count_text(std::ssize(flags.weights), "weight") + " are given",
@@ -76,7 +76,7 @@ void run(Flags flags) {
 }  // namespace
 
 void add_combine_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CombineFlags>();
   Command command = nibble.subcommand("combine", "Make one adapter of several, as PEFT's add_weighted_adapter");
   command.option("--adapter", flags->adapters, "PEFT adapter directory, or a run's; once for each").required();
   command.option("--weight", flags->weights, "Its weight, in the same order; may be negative").required();

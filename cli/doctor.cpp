@@ -12,12 +12,12 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct DoctorFlags {
   std::string directory = ".";
   bool quick = false, json = false;
 };
 
-void run(const Flags& flags) {
+void run(const DoctorFlags& flags) {
   const std::vector<Finding> findings = examine_machine(flags.directory, !flags.quick);
   if (flags.json) {
     nlohmann::ordered_json output = nlohmann::ordered_json::array();
@@ -39,7 +39,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_doctor_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DoctorFlags>();
   Command command = nibble.subcommand("doctor", "What this machine is good for, and what to fix before a long run");
   command.option("--dir", flags->directory, "Where runs will be written").shows_default();
   command.flag("--quick", flags->quick, "Measure nothing");

@@ -25,7 +25,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct EvalFlags {
   ModelFlags model;
   DataOptions data;
   std::vector<std::string> files;
@@ -36,7 +36,7 @@ struct Flags {
   std::string answer = "all", pattern;
 };
 
-void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) {
+void print(const Evaluation& loss, const ExactMatch& match, const EvalFlags& flags) {
   if (flags.json) {
     nlohmann::ordered_json output = {
         {"loss", loss.loss}, {"perplexity", loss.perplexity}, {"label_tokens", loss.label_tokens}};
@@ -54,7 +54,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const Flags& flags) 
   }
 }
 
-void run_choices(const Flags& flags) {
+void run_choices(const EvalFlags& flags) {
   if (!flags.data.fields.empty()) throw UsageError("--fields with --format choices", "rename the fields in the file");
   std::vector<ChoiceQuestion> questions;
   for (const std::string& file : flags.files) {
@@ -78,7 +78,7 @@ void print(const PairAccuracy& pairs, bool as_json) {
 }
 
 // Bad answers, classes and prompts have no loss that says how good a model is.
-void check_format(const Flags& flags) {
+void check_format(const EvalFlags& flags) {
   constexpr DataFormat kOthers[] = {DataFormat::unpaired, DataFormat::labeled, DataFormat::prompts,
                                     DataFormat::rollouts};
   if (std::ranges::count(kOthers, flags.data.format) > 0) {
@@ -91,7 +91,7 @@ void check_format(const Flags& flags) {
 }
 
 // How --answer compares; nothing where all tokens count.
-std::optional<AnswerComparison> comparison_of(const Flags& flags, const Tokenizer& tokenizer) {
+std::optional<AnswerComparison> comparison_of(const EvalFlags& flags, const Tokenizer& tokenizer) {
   if ((flags.answer == "regex") == flags.pattern.empty()) {
     throw UsageError("--answer regex and --pattern go together", "write --answer regex --pattern '#### (.*)'");
   }
@@ -103,7 +103,7 @@ std::optional<AnswerComparison> comparison_of(const Flags& flags, const Tokenize
   return AnswerComparison{rule, tokenizer, flags.max_new_tokens};
 }
 
-void run(Flags flags) {
+void run(EvalFlags flags) {
   const bool has_loss = flags.format != "choices" && flags.format != "preference";
   if (!has_loss && std::ranges::any_of(flags.of_losses, &Argument::given)) {
     throw UsageError("--max-length, --truncate and --train-on-prompt with --format " + flags.format,
@@ -161,7 +161,7 @@ void run(Flags flags) {
 }  // namespace
 
 void add_eval_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<EvalFlags>();
   Command command =
       nibble.subcommand("eval", "Loss and perplexity on a file, exact match of answers, accuracy on choices or pairs");
   add_model_flags(command, flags->model);

@@ -20,14 +20,14 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct ExportFlags {
   GgufRequest request;
   std::string format = "gguf";
   bool no_tokenizer = false, json = false;
   std::function<bool()> has_type;
 };
 
-void run(Flags flags) {
+void run(ExportFlags flags) {
   require_model(flags.request.model);
   flags.request.tokenizer = !flags.no_tokenizer;
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
@@ -77,7 +77,7 @@ void run(Flags flags) {
 }  // namespace
 
 void add_export_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ExportFlags>();
   GgufRequest& request = flags->request;
   Command command = nibble.subcommand("export", "Write a model, or an adapter, as a GGUF file for llama.cpp");
   add_model_and_adapter(command, request.model, request.adapter, ", merged in");

@@ -17,14 +17,14 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct GenerateFlags {
   ModelFlags model;
   GenerateOptions options;
   std::string prompt, ids;
   bool json = false;
 };
 
-std::vector<int32_t> prompt_ids(const Flags& flags, const Tokenizer* tokenizer) {
+std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const Tokenizer* tokenizer) {
   if (!flags.ids.empty()) return read_id_rows(flags.ids, "--ids").front();
   if (tokenizer == nullptr) {
     throw InputError(flags.model.base.path, "has no tokenizer files", "give token ids with --ids");
@@ -32,7 +32,7 @@ std::vector<int32_t> prompt_ids(const Flags& flags, const Tokenizer* tokenizer) 
   return tokenizer->encode(flags.prompt);
 }
 
-void run(Flags flags) {
+void run(GenerateFlags flags) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(text_source(flags.model).tokenizer);
   const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
   LocalRank rank(flags.model.threads);
@@ -79,7 +79,7 @@ void run(Flags flags) {
 }  // namespace
 
 void add_generate_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   Command command = nibble.subcommand("generate", "Text (or ids) that follow a prompt");
   add_model_flags(command, flags->model);
   command.exactly_one_of(

@@ -45,7 +45,7 @@ constexpr const char* kGoesOn = "the same command continues from the last checkp
 constexpr const char* kCheckPath = "check that PATH names the directories of its programs and of ssh";
 constexpr const char* kNeedsLess = "shard more, or use a smaller microbatch or a 4-bit base; ";
 
-struct Flags {
+struct LaunchFlags {
   int ranks = 0, threads = 0;
   std::string hosts, max_memory, print;
   std::vector<std::string> command;
@@ -352,7 +352,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   std::exit(code);
 }
 
-std::vector<std::string> arguments(const Flags& flags) {
+std::vector<std::string> arguments(const LaunchFlags& flags) {
   if (flags.command.empty() || flags.command.front() != "train") {
     throw UsageError("only train runs on several ranks", "nibble launch -n 4 -- train RECIPE.json");
   }
@@ -364,7 +364,7 @@ std::vector<std::string> arguments(const Flags& flags) {
   return args;
 }
 
-void run(const Flags& flags) {
+void run(const LaunchFlags& flags) {
   LaunchOptions options;
   options.ranks = flags.ranks;
   options.hosts = flags.hosts;
@@ -391,7 +391,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_launch_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LaunchFlags>();
   Command command = nibble.subcommand("launch", "Run a recipe on several ranks (processes, hosts)");
   command.option("-n,--ranks", flags->ranks, "Number of ranks").required().between(1, 4096);
   command.option("--hosts", flags->hosts, "Where they run: alpha:2,beta:2 (this machine)");

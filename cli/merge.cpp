@@ -15,12 +15,12 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct MergeFlags {
   MergeRequest request;
   bool json = false;
 };
 
-void run(const Flags& flags) {
+void run(const MergeFlags& flags) {
   LocalRank rank;
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
     say(stderr, warning);
@@ -49,7 +49,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_merge_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MergeFlags>();
   MergeRequest& request = flags->request;
   Command command = nibble.subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
   adapter_option(command, request.adapter, "PEFT adapter directory, or a run's").required();

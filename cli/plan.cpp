@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct Flags {
+struct PlanFlags {
   std::string recipe, max_memory, cluster, measure;
   std::vector<std::string> overrides;
   int ranks = 0;
@@ -62,7 +62,7 @@ bool ranks_left(const fs::path& file, const std::vector<std::string>& words) {
 }
 
 // Ranks as `launch` starts them, which measure this machine together.
-MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const PlanJob& job,
+MachineSpeed measure_under_mpi(const PlanFlags& flags, const Recipe& recipe, const PlanJob& job,
                                std::span<const int64_t> tensors, int threads, int ranks, int64_t planned) {
   if (ranks > 1 && launched_ranks() == 1) {
     LaunchOptions options;
@@ -87,7 +87,7 @@ MachineSpeed measure_under_mpi(const Flags& flags, const Recipe& recipe, const P
 }
 
 // One of those ranks.
-void measure(const Flags& flags) {
+void measure(const PlanFlags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   std::vector<std::filesystem::path> inputs = recipe.inputs();
   inputs.insert(inputs.end(), {flags.recipe, flags.cluster});
@@ -118,7 +118,7 @@ int64_t total_steps(const Recipe& recipe) {
   }
 }
 
-void run(const Flags& flags) {
+void run(const PlanFlags& flags) {
   if (!flags.measure.empty()) return measure(flags);
   PlanRequest request;
   request.ranks = flags.ranks;
@@ -145,7 +145,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_plan_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PlanFlags>();
   Command command = nibble.subcommand("plan", "Memory, time and bytes moved of a run; loads no weights");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: train.microbatch_size=2");

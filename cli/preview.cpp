@@ -22,7 +22,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct PreviewFlags {
   std::string recipe;
   std::vector<std::string> overrides;
   int64_t samples = 3;
@@ -137,7 +137,7 @@ void print_summary(const DryRun& found, bool trains) {
         (trains ? ", " + grouped_text(found.first_step.label_tokens) + " of them trained" : ""));
 }
 
-void run(const Flags& flags) {
+void run(const PreviewFlags& flags) {
   Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   const double max_dropped = std::exchange(recipe.data.max_dropped, 1);  // shows what training refuses
   Observer observer;
@@ -164,7 +164,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_preview_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PreviewFlags>();
   Command command = nibble.subcommand("preview", "Show samples as the model sees them and which tokens are trained");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");

@@ -19,7 +19,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct QuantizeFlags {
   std::string model, out, type = "nf4";
   QuantizeModelOptions options;
   std::vector<std::string> skip;
@@ -33,7 +33,7 @@ void show_progress(const std::string& tensor, uint64_t done, uint64_t total) {
   if (done == total) std::fputs("\r\033[K", stderr);
 }
 
-void run(Flags flags) {
+void run(QuantizeFlags flags) {
   flags.options.codec.type = *find_quant_type(flags.type);
   if (!flags.skip.empty()) flags.options.skip_modules = flags.skip;
   if (isatty(STDERR_FILENO) == 1) flags.options.progress = show_progress;
@@ -57,7 +57,7 @@ void run(Flags flags) {
 }  // namespace
 
 void add_quantize_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<QuantizeFlags>();
   QuantizeOptions& codec = flags->options.codec;
   Command command = nibble.subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
   model_option(command, flags->model, "Model directory, or ID in the Hugging Face cache; 16/32-bit").required();

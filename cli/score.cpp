@@ -20,7 +20,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct ScoreFlags {
   ModelFlags model;
   DataOptions records;
   std::string data, format = "preference", out, score_at = "last_token";
@@ -31,7 +31,7 @@ nlohmann::ordered_json output(const std::vector<float>& scores) {
   return scores;
 }
 
-void run(const Flags& flags) {
+void run(const ScoreFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
   require_own_file(flags.out, has_numbers_of_records, "nibble score");
   for (const std::string& note : split_notes({{flags.data, 1.0}})) say(stderr, note);
@@ -69,7 +69,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_score_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ScoreFlags>();
   Command command = nibble.subcommand(
       "score", "Scores that a reward model or a classifier gives to the texts in a file, a line for each record");
   add_model_flags(command, flags->model);

@@ -45,7 +45,7 @@ namespace {
 
 constexpr int kInterrupted = 75;
 
-struct Flags {
+struct SweepFlags {
   std::string recipe;
   std::vector<std::string> axes;
   int jobs = 1;
@@ -67,7 +67,7 @@ class RunFailed : public Error {
 };
 
 /// Starts `nibble train`, its messages in DIR/log.txt.
-ChildProcess start(const Flags& flags, const SweepRun& run, int threads) {
+ChildProcess start(const SweepFlags& flags, const SweepRun& run, int threads) {
   std::error_code error;
   std::filesystem::create_directories(run.directory, error);
   if (error) throw system_error(run.directory, "cannot be made", error.value());
@@ -109,7 +109,7 @@ Steps steps_of(const std::filesystem::path& run) {
 }
 
 /// As many runs at once as asked for, but no more than have room together by their plans.
-int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
+int jobs_with_room(const SweepFlags& flags, const std::vector<SweepRun>& runs) {
   if (flags.jobs == 1) return 1;
   const int64_t room = flags.max_memory.empty() ? this_machine().usable_memory(flags.jobs) * flags.jobs
                                                 : static_cast<int64_t>(parse_bytes(flags.max_memory));
@@ -129,7 +129,7 @@ int jobs_with_room(const Flags& flags, const std::vector<SweepRun>& runs) {
 }
 
 /// Runs what is not done, at most flags.jobs at once. Exit codes by index.
-std::map<size_t, int> run_all(const Flags& flags, const std::vector<SweepRun>& runs) {
+std::map<size_t, int> run_all(const SweepFlags& flags, const std::vector<SweepRun>& runs) {
   std::map<size_t, int> codes;
   std::map<size_t, ChildProcess> running;
   const StopSignal stop;
@@ -253,8 +253,8 @@ void print(const Ranked& ranked, const std::filesystem::path& page, bool as_json
   print_json({{"runs", output}, {"ranked_by", ranked_by}});
 }
 
-void run(const Flags& given) {
-  Flags flags = given;
+void run(const SweepFlags& given) {
+  SweepFlags flags = given;
   const std::vector<SweepAxis> axes = parse_sweep_axes(flags.recipe, flags.axes);
   for (const SweepAxis& axis : axes) {
     if (flags.jobs > 1 && axis.key == "train.threads") throw UsageError("is set by --jobs", "leave out one", axis.key);
@@ -283,7 +283,7 @@ void run(const Flags& given) {
 }  // namespace
 
 void add_sweep_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SweepFlags>();
   Command command =
       nibble.subcommand("sweep", "Run a recipe with every combination of values; goes on where it stopped");
   command.option("recipe", flags->recipe, "RECIPE.json; its output.dir holds the runs").required();

@@ -35,7 +35,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct TrainFlags {
   std::string recipe, max_memory;
   std::vector<std::string> overrides;
   bool profile = false;
@@ -44,7 +44,7 @@ struct Flags {
 };
 
 // With --profile or without.
-void train(const Flags& flags, const Recipe& recipe, RankContext& rank, const Observer& observer) {
+void train(const TrainFlags& flags, const Recipe& recipe, RankContext& rank, const Observer& observer) {
   flags.profile ? train_profiled(recipe, rank, observer) : nibble::train(recipe, rank, observer);
 }
 
@@ -55,7 +55,7 @@ void warn_of_crowd(const Recipe& recipe, int ranks, const Observer& observer) {
   if (!warning.empty()) observer.message(warning);
 }
 
-void run_alone(const Flags& flags) {
+void run_alone(const TrainFlags& flags) {
   StopSignal stop(StopSignal::End::resumable, StopPolicy::at_once);  // first: while the model loads it counts as well
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed), flags.budget());
@@ -80,7 +80,7 @@ int threads_of(const Recipe& recipe, const MpiSession& session) {
 }
 
 // stop: gone when it fails, so that the launcher's SIGTERM ends a rank that waits to speak.
-void run_as_rank(const Flags& flags, MpiSession& session, std::unique_ptr<StopSignal> stop) {
+void run_as_rank(const TrainFlags& flags, MpiSession& session, std::unique_ptr<StopSignal> stop) {
   Communicator& world = session.world();
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   world.settings().timeout_seconds = recipe.parallel.timeout_seconds;
@@ -122,7 +122,7 @@ void refuse_other_launchers() {
   });
 }
 
-void run(const Flags& flags) {
+void run(const TrainFlags& flags) {
   if (launched_ranks() == 1) {
     refuse_other_launchers();
     return run_alone(flags);
@@ -151,7 +151,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_train_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TrainFlags>();
   Command command = nibble.subcommand("train", "Run a recipe: fine-tune or pretrain");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("--max-memory", flags->max_memory, "Memory budget of this rank's tensors: 2GiB (none)");

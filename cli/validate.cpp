@@ -14,13 +14,13 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct ValidateFlags {
   std::string recipe;
   std::vector<std::string> overrides;
   bool json = false;
 };
 
-void run(const Flags& flags) {
+void run(const ValidateFlags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   Observer observer;
   observer.on_message = [](const std::string& line) { say(stderr, line); };
@@ -46,7 +46,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_validate_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ValidateFlags>();
   Command command = nibble.subcommand("validate", "Check a recipe, its files and its data without training");
   command.option("recipe", flags->recipe, "RECIPE.json").required();
   command.option("overrides", flags->overrides, "Recipe keys to change: data.train=my.jsonl");

@@ -11,7 +11,7 @@ namespace nibble {
 
 namespace {
 
-constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
+constexpr std::string_view kBlocks = "_blocks", kBlockScales = "_scales";
 constexpr int64_t kBlock = 32;  // elements that share an exponent
 
 QuantizedMatrix matrix_of(const Shape& shape) {
@@ -28,14 +28,14 @@ QuantizedMatrix matrix_of(const Shape& shape) {
 }  // namespace
 
 std::string mxfp4_blocks_name(const std::string& name) { return name + std::string(kBlocks); }
-std::string mxfp4_scales_name(const std::string& name) { return name + std::string(kScales); }
+std::string mxfp4_scales_name(const std::string& name) { return name + std::string(kBlockScales); }
 
 bool is_mxfp4(const CheckpointDir& checkpoint, const std::string& name) {
   return checkpoint.contains(mxfp4_blocks_name(name));
 }
 
 std::string mxfp4_tensor_of(const std::string& part) {
-  for (const std::string_view end : {kBlocks, kScales}) {
+  for (const std::string_view end : {kBlocks, kBlockScales}) {
     if (part.ends_with(end)) return part.substr(0, part.size() - end.size());
   }
   return "";

@@ -20,7 +20,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct GradientsFlags {
   ModelFlags model;
   std::string ids, labels, out, recipe;
   std::vector<std::string> overrides;
@@ -31,12 +31,12 @@ const std::map<std::string, std::string> kMetadata = {{"format", "pt"}, {"nibble
 
 bool is_gradients(const std::filesystem::path& file) { return SafetensorsFile(file.string()).metadata() == kMetadata; }
 
-void guard(const Flags& flags, const std::vector<std::filesystem::path>& inputs) {
+void guard(const GradientsFlags& flags, const std::vector<std::filesystem::path>& inputs) {
   guard_output(flags.out, inputs);
   require_own_file(flags.out, is_gradients, "nibble gradients");
 }
 
-std::vector<Sample> read_samples(const Flags& flags) {
+std::vector<Sample> read_samples(const GradientsFlags& flags) {
   const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
   if (ids.size() != labels.size()) throw InputError(flags.labels, "has another number of rows than " + flags.ids);
   std::vector<Sample> samples;
@@ -47,7 +47,7 @@ std::vector<Sample> read_samples(const Flags& flags) {
   return samples;
 }
 
-void run_recipe(const Flags& flags) {
+void run_recipe(const GradientsFlags& flags) {
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   std::vector<std::filesystem::path> inputs = recipe.inputs();
   inputs.emplace_back(flags.recipe);
@@ -63,7 +63,7 @@ void run_recipe(const Flags& flags) {
   print_json({{"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}});
 }
 
-void run(const Flags& flags) {
+void run(const GradientsFlags& flags) {
   if (!flags.recipe.empty()) return run_recipe(flags);
   for (const auto& [flag, value] :
        {std::pair{"--model", flags.model.base.path}, {"--ids", flags.ids}, {"--labels", flags.labels}}) {
@@ -99,7 +99,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_gradients_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GradientsFlags>();
   Command command = nibble.subcommand(
       "gradients", "Gradient of the mean loss for every trainable tensor (adapter, or the whole model)");
   command.group(kCheckingTools);

@@ -17,7 +17,7 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct LogitsFlags {
   ModelFlags model;
   std::string ids, out;
 };
@@ -36,7 +36,7 @@ void require_finite(Decoder& decoder, const Tensor& logits, int64_t position, co
                      "not finite" + (weight.empty() ? "" : ": " + weight), "check the model's weights");
 }
 
-void run(const Flags& flags) {
+void run(const LogitsFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
   require_own_file(flags.out, is_logits, "nibble logits");
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
@@ -60,7 +60,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_logits_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LogitsFlags>();
   Command command = nibble.subcommand("logits", "Logits of token ids, float32 [batch, T, V]");
   command.group(kCheckingTools);
   add_model_flags(command, flags->model);

@@ -19,13 +19,13 @@ namespace nibble::cli {
 
 namespace {
 
-struct Flags {
+struct LogprobsFlags {
   ModelFlags model;
   DataOptions records;
   std::string data, format = "preference", out;
 };
 
-void run(const Flags& flags) {
+void run(const LogprobsFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
   require_own_file(flags.out, has_numbers_of_records, "nibble logprobs");
   for (const std::string& note : split_notes({{flags.data, 1.0}})) say(stderr, note);
@@ -56,7 +56,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_logprobs_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LogprobsFlags>();
   Command command = nibble.subcommand(
       "logprobs", "Log-probabilities that a model gives to the answers in a file, a line for each record");
   command.group(kCheckingTools);

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-struct Flags {
+struct TemplateFlags {
   std::string model, builtin, file, messages, tools, jsonl, bos, eos, now;
   bool add_generation_prompt = false, spans = false;
   bool has_bos = false, has_eos = false;
@@ -41,7 +41,7 @@ std::function<std::tm()> clock_of(const std::string& now) {
 // What turns a request into text.
 using Apply = std::function<jinja::Rendering(TemplateRequest)>;
 
-Apply apply_builtin(const Flags& flags) {
+Apply apply_builtin(const TemplateFlags& flags) {
   const std::shared_ptr<const ChatTemplate> chat = builtin_chat_template(flags.builtin, {flags.bos, flags.eos});
   return [chat](const TemplateRequest& request) {
     RenderedChat rendered = chat->render(conversation_of(request), request.add_generation_prompt);
@@ -56,7 +56,7 @@ Apply apply_builtin(const Flags& flags) {
   };
 }
 
-Apply apply_jinja(const Flags& flags) {
+Apply apply_jinja(const TemplateFlags& flags) {
   TemplateFiles files;
   if (flags.model.empty()) {
     files.templates["default"] = read_text_file(flags.file);
@@ -79,7 +79,7 @@ json answer_of(const jinja::Rendering& rendering, bool spans) {
   return {{"text", rendering.text}, {"spans", all}};
 }
 
-void run_lines(const Flags& flags, const Apply& apply) {
+void run_lines(const TemplateFlags& flags, const Apply& apply) {
   std::ifstream file(flags.jsonl, std::ios::binary);
   if (!file) throw IoError(flags.jsonl, "cannot be read", "check the path and its permissions");
   std::string line;
@@ -98,7 +98,7 @@ void run_lines(const Flags& flags, const Apply& apply) {
   }
 }
 
-void run_one(const Flags& flags, const Apply& apply) {
+void run_one(const TemplateFlags& flags, const Apply& apply) {
   std::string text = "{\"messages\": " + read_text_file(flags.messages);
   if (!flags.tools.empty()) text += ", \"tools\": " + read_text_file(flags.tools);
   TemplateRequest request = parse_template_request(text + "}", flags.messages);
@@ -107,7 +107,7 @@ void run_one(const Flags& flags, const Apply& apply) {
   std::cout << for_stream(stdout, flags.spans ? json_line(answer) + "\n" : answer.get<std::string>());
 }
 
-void run(const Flags& flags) {
+void run(const TemplateFlags& flags) {
   if (flags.jsonl.empty() == flags.messages.empty()) throw UsageError("give --messages or --jsonl");
   if (!flags.tools.empty() && !flags.jsonl.empty())
     throw UsageError("--tools goes with --messages", "put \"tools\" into the lines of --jsonl");
@@ -124,7 +124,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 void add_template_command(Command& nibble) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TemplateFlags>();
   Command command = nibble.subcommand("template", "Show conversations as the text that a chat template makes of them");
   command.group(kCheckingTools);
   const Argument model = model_option(command, flags->model, "model directory: its own template");

@@ -23,7 +23,7 @@ double score_of(const ObjectiveOptions& options, const PpoAnswer& answer) {
 
 // Variance 1 (with n - 1), and mean 0 unless it is kept, over all lists.
 void whiten(std::vector<std::vector<double>*>& lists, bool keep_mean) {
-  constexpr double kSmall = 1e-8;
+  constexpr double kLeastVariance = 1e-8;
   double count = 0, sum = 0, squares = 0;
   for (const std::vector<double>* list : lists) {
     for (const double x : *list) sum += x;
@@ -33,7 +33,7 @@ void whiten(std::vector<std::vector<double>*>& lists, bool keep_mean) {
   for (const std::vector<double>* list : lists) {
     for (const double x : *list) squares += (x - mean) * (x - mean);
   }
-  const double scale = 1 / std::sqrt((count > 1 ? squares / (count - 1) : 0) + kSmall);
+  const double scale = 1 / std::sqrt((count > 1 ? squares / (count - 1) : 0) + kLeastVariance);
   for (std::vector<double>* list : lists) {
     for (double& x : *list) x = (x - mean) * scale + (keep_mean ? mean : 0);
   }

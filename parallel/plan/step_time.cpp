@@ -33,7 +33,7 @@ struct ExchangeSeconds {
 
 ExchangeSeconds exchange_seconds(const StepCost& step, const PlanJob& job, const MeshShape& mesh,
                                  const Cluster& cluster, const WireFormat& wire) {
-  constexpr double kFloat = 4;
+  constexpr double kF32Bytes = 4;
   const bool stages_inside = static_cast<double>(mesh.ranks()) <= cluster.ranks_per_node;
   const double between_stages =
       stages_inside ? cluster.link_bandwidth : cluster.node_bandwidth / cluster.ranks_per_node;
@@ -43,8 +43,8 @@ ExchangeSeconds exchange_seconds(const StepCost& step, const PlanJob& job, const
     Exchange scatter = exchange;
     scatter.kind = CommKind::scatter;
     const bool sum = step.exchanges.contains(scatter);
-    if (stream) amount.bytes *= wire.stream_bytes / kFloat;
-    if (!stream && !sum && job.everything) amount.bytes *= wire.weight_bytes / kFloat;
+    if (stream) amount.bytes *= wire.stream_bytes / kF32Bytes;
+    if (!stream && !sum && job.everything) amount.bytes *= wire.weight_bytes / kF32Bytes;
     if (exchange.kind == CommKind::send) {
       seconds.beside += amount.bytes * wire.interleave / between_stages;
     } else if (exchange.axis == MeshAxis::tensor || exchange.axis == MeshAxis::experts) {

@@ -37,8 +37,8 @@ RewardKey text_key(std::string name, std::vector<Type> types, bool needed, std::
 RewardKey count_key(std::string name, std::vector<Type> types, bool needed, int64_t RewardRecipe::*at) {
   return {std::move(name), std::move(types), needed,
           [at](RewardRecipe& reward, const Json& value, const std::string& place) {
-            constexpr int64_t kMost = int64_t{1} << 50;
-            reward.*at = read_integer(value, place, "integer from 1", 1, kMost);
+            constexpr int64_t kMostCount = int64_t{1} << 50;
+            reward.*at = read_integer(value, place, "integer from 1", 1, kMostCount);
           },
           [at](const RewardRecipe& reward) { return reward.*at == 0 ? Json(nullptr) : Json(reward.*at); }};
 }
@@ -46,8 +46,8 @@ RewardKey count_key(std::string name, std::vector<Type> types, bool needed, int6
 RewardKey number_key(std::string name, std::vector<Type> types, double least, double RewardRecipe::*at) {
   return {std::move(name), std::move(types), false,
           [at, least](RewardRecipe& reward, const Json& value, const std::string& place) {
-            constexpr double kMost = 1e9;
-            reward.*at = read_number(value, place, number_range(least, kMost).first, least, kMost);
+            constexpr double kMostNumber = 1e9;
+            reward.*at = read_number(value, place, number_range(least, kMostNumber).first, least, kMostNumber);
           },
           [at](const RewardRecipe& reward) { return Json(reward.*at); }};
 }

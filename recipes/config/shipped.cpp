@@ -37,12 +37,12 @@ std::string text_of(const nlohmann::json& value) {
 // `line`, which ends in `comment`, with `value` for that of `key`. The comment keeps its column, or stands above where
 // the line would be too long.
 std::string with_value(std::string line, const std::string& key, const std::string& value) {
-  constexpr size_t kColumns = 120;
+  constexpr size_t kMaxColumns = 120;
   const size_t column = line.find("//");
   const std::string comment = line.substr(column);
   line.resize(line.find_last_not_of(' ', column - 1) + 1);
   std::string code = "    \"" + key + "\": " + value + (line.ends_with(',') ? "," : "");
-  if (code.size() + 1 + comment.size() > kColumns) return "    " + comment + "\n" + code;
+  if (code.size() + 1 + comment.size() > kMaxColumns) return "    " + comment + "\n" + code;
   code.resize(std::max(code.size() + 1, column), ' ');
   return code + comment;
 }

@@ -17,7 +17,7 @@ namespace nibble {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -28,7 +28,7 @@ std::string now_text() {
   return text;
 }
 
-Json machine_facts(int threads) {
+OrderedJson machine_facts(int threads) {
   const Machine machine = this_machine();
   return {{"cpu", machine.cpu},
           {"instruction_set", isa_name(isa())},
@@ -38,21 +38,21 @@ Json machine_facts(int threads) {
           {"system", machine.kernel}};
 }
 
-Json model_facts(const Recipe& recipe, const Decoder& model, const WeightCounts& counts) {
+OrderedJson model_facts(const Recipe& recipe, const Decoder& model, const WeightCounts& counts) {
   return {{"path", base_of(recipe)},
           {"architecture", model.config().architecture},
           {"parameters", static_cast<int64_t>(counts.all)},
           {"trained_parameters", static_cast<int64_t>(counts.trained)}};
 }
 
-Json data_facts(const Recipe& recipe, const TrainingData& data) {
+OrderedJson data_facts(const Recipe& recipe, const TrainingData& data) {
   const bool pairs = is_pairwise(recipe.objective.type);
   const DatasetReport& report = data.train().dataset().report();
-  Json files = Json::array();
+  OrderedJson files = OrderedJson::array();
   for (const DataFileFacts& file : report.files) {
     files.push_back({{"path", file.path}, {"records", file.records}, {"bytes", file.bytes}});
   }
-  Json lengths = report.lengths;
+  OrderedJson lengths = report.lengths;
   while (!lengths.empty() && lengths.back() == 0) lengths.erase(lengths.size() - 1);
   return {{"files", files},
           {"records", report.records},
@@ -97,13 +97,14 @@ WeightCounts count_weights(Decoder& model, const Mesh& mesh) {
 
 void write_run_facts(const std::filesystem::path& directory, const Recipe& recipe, const Decoder& model,
                      const WeightCounts& counts, const Mesh& mesh, const TrainingData& data, int threads) {
-  const Json facts = {{"nibble", version()},
-                      {"started", now_text()},
-                      {"machine", machine_facts(threads)},
-                      {"ranks", mesh.world().size()},
-                      {"model", model_facts(recipe, model, counts)},
-                      {"data", data_facts(recipe, data)}};
-  write_file_atomically(directory / "run.json", facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  const OrderedJson facts = {{"nibble", version()},
+                             {"started", now_text()},
+                             {"machine", machine_facts(threads)},
+                             {"ranks", mesh.world().size()},
+                             {"model", model_facts(recipe, model, counts)},
+                             {"data", data_facts(recipe, data)}};
+  write_file_atomically(directory / "run.json",
+                        facts.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
 }
 
 }  // namespace nibble

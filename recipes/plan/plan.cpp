@@ -15,7 +15,7 @@ namespace nibble {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Costs of layouts from what was measured on this machine.
 LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const PlanRequest& request) {
@@ -33,17 +33,17 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
   return costs;
 }
 
-Json split_json(const MemorySplit& split) {
-  Json json = Json::object();
+OrderedJson split_json(const MemorySplit& split) {
+  OrderedJson json = OrderedJson::object();
   for (size_t use = 0; use < kMemoryUses; ++use) {
     json[memory_use_name(static_cast<MemoryUse>(use))] = split.bytes[use];
   }
   return json;
 }
 
-Json layout_json(const PlannedLayout& planned) {
+OrderedJson layout_json(const PlannedLayout& planned) {
   const PlanLayout& layout = planned.layout;
-  Json json = {
+  OrderedJson json = {
       {"name", planned.rung},       {"pipeline", layout.mesh.pipeline},      {"replicate", layout.mesh.replicate},
       {"shard", layout.mesh.shard}, {"tensor", layout.mesh.tensor},          {"experts", layout.mesh.experts},
       {"zero", layout.zero},        {"offload_activations", layout.offload}, {"fits", planned.fits}};
@@ -57,12 +57,12 @@ Json layout_json(const PlannedLayout& planned) {
   json["peak_memory_bytes"] = planned.memory.resident_bytes();
   json["cached_bytes"] = planned.memory.largest().cached;
   json["memory"] = split_json(planned.memory.largest().split);
-  json["ranks"] = Json::array();
+  json["ranks"] = OrderedJson::array();
   const int64_t each = layout.mesh.data() * layout.mesh.tensor;
   for (const StageMemory& stage : planned.memory.stages) {
     for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.resident());
   }
-  json["stages"] = Json::array();
+  json["stages"] = OrderedJson::array();
   for (const StageMemory& stage : planned.memory.stages) {
     json["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
                               {"peak_memory_bytes", stage.resident()},
@@ -79,7 +79,7 @@ Json layout_json(const PlannedLayout& planned) {
     json["spilling_seconds"] = planned.time.spilling;
   }
   json["tokens_per_second"] = planned.time.tokens_per_second;
-  json["bytes_sent"] = Json::object();
+  json["bytes_sent"] = OrderedJson::object();
   for (const auto& [operation, bytes] : planned.traffic) json["bytes_sent"][operation] = static_cast<int64_t>(bytes);
   return json;
 }
@@ -168,7 +168,7 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
 }
 
 std::string plan_json(const RecipePlan& plan) {
-  Json json = layout_json(plan.asked);
+  OrderedJson json = layout_json(plan.asked);
   json["machine"] = plan.machine;
   json["world_size"] = plan.ranks;
   json["threads"] = plan.threads;
@@ -180,10 +180,10 @@ std::string plan_json(const RecipePlan& plan) {
     json["total_steps"] = plan.total_steps;
     json["run_seconds"] = static_cast<double>(plan.total_steps) * plan.asked.time.seconds;
   }
-  json["ladder"] = Json::array();
+  json["ladder"] = OrderedJson::array();
   for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
   const PlannedLayout* first = plan.first_fit();
-  json["first_fit"] = first ? Json(first->rung) : Json(nullptr);
+  json["first_fit"] = first ? OrderedJson(first->rung) : OrderedJson(nullptr);
   json["why"] = plan.why;
   return json.dump();
 }

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/small_run.h"
+#include "nibble/tests/cli/small_recipe.h"
 
 namespace nibble {
 namespace {
@@ -13,11 +13,11 @@ namespace {
 namespace fs = std::filesystem;
 using test::CommandOutput;
 using test::output_of_nibble;
-using test::SmallRun;
+using test::SmallRecipe;
 
 TEST(AdapterBase, MergeWarnsWhereTheBaseIsNotTheRuns) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const CommandOutput trained =
       output_of_nibble("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1");
   ASSERT_EQ(trained.code, 0) << trained.text;
@@ -51,7 +51,7 @@ void change_last_byte(const fs::path& model, const fs::path& other) {
 // The adapter alone, far from the run that made it.
 TEST(AdapterBase, ACopiedAdapterKnowsItsBase) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
   const fs::path alone = small.directory / "alone", other = small.directory / "other";
   fs::create_directories(alone);
@@ -78,7 +78,7 @@ TEST(AdapterBase, ACopiedAdapterKnowsItsBase) {
 // An adapter on another base answers something, and nothing in the answer tells.
 TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
   const fs::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " train.steps=1 2>&1").code, 0);
   const std::string adapter = (small.run() / "adapter").string(), data = (small.directory / "d.jsonl").string();
   const std::string out = (small.directory / "out").string();
@@ -134,7 +134,7 @@ TEST(AdapterBase, EveryCommandWarnsOfAnotherBase) {
 // ... and of a base that is held otherwise than in the training.
 TEST(AdapterBase, TheBitsThatTheBaseWasHeldInAreKnown) {
   const fs::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " model.quantize=nf4 train.steps=1 2>&1").code,
             0);
   const std::string named = " --adapter " + (small.run() / "adapter").string() + " --model ";

@@ -10,7 +10,7 @@
 
 #include "nibble/core/text/chat/builtin_template.h"
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/small_run.h"
+#include "nibble/tests/cli/small_recipe.h"
 
 namespace nibble {
 namespace {
@@ -19,11 +19,11 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::CommandOutput;
 using test::output_of_nibble;
-using test::SmallRun;
+using test::SmallRecipe;
 
 TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const CommandOutput output = output_of_nibble("train --profile " + small.recipe_file().string() + " 2>&1");
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_NE(output.text.find("bottleneck: "), std::string::npos) << output.text;
@@ -47,7 +47,7 @@ TEST(AroundARun, ProfiledRunLeavesTraceEventsSamplesAndReport) {
 
 TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const std::string recipe = small.recipe_file().string();
   const CommandOutput lora = output_of_nibble("train " + recipe + " train.steps=1 2>&1");
   ASSERT_EQ(lora.code, 0) << lora.text;
@@ -65,7 +65,7 @@ TEST(AroundARun, ARunSaysFirstWhatItIsAboutToDo) {
 
 TEST(AroundARun, APlanReportsTheTimeOfTheWholeRun) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   test::write_bytes(small.directory / "c.json", R"({"name": "c", "flops": 1e9, "efficiency": 0.5, "memory": 1e10,
       "memory_bandwidth": 1e10, "link_bandwidth": 1e9, "node_bandwidth": 1e9, "ranks_per_node": 1, "overlap": 1,
       "growth": 0})");
@@ -86,7 +86,7 @@ TEST(AroundARun, APlanReportsTheTimeOfTheWholeRun) {
 }
 
 TEST(AroundARun, OneIsNotSaidAsMany) {
-  const SmallRun small(test::data_path("stories-llama"));
+  const SmallRecipe small(test::data_path("stories-llama"));
   test::write_bytes(small.directory / "d.jsonl", R"({"prompt": "The dog", "completion": " ran home."})");
   for (const std::string command : {"validate", "preview", "train"}) {
     const CommandOutput output =
@@ -100,7 +100,7 @@ TEST(AroundARun, OneIsNotSaidAsMany) {
 }
 
 TEST(AroundARun, NotesOfTheAdapterAreNotesBeforeARunToo) {
-  const SmallRun small(test::data_path("stories-llama"));
+  const SmallRecipe small(test::data_path("stories-llama"));
   for (const std::string command : {"validate", "preview", "train"}) {
     const CommandOutput output =
         output_of_nibble(command + " " + small.recipe_file().string() +
@@ -113,7 +113,7 @@ TEST(AroundARun, NotesOfTheAdapterAreNotesBeforeARunToo) {
 
 // Every record trains something, the end of its answer.
 TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
-  const SmallRun small(test::data_path("stories-llama"));
+  const SmallRecipe small(test::data_path("stories-llama"));
   const auto validated = [&](int empty) {
     std::string lines;
     for (int i = 0; i < 2000; ++i)
@@ -139,7 +139,7 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
 // A full run's model speaks as it was trained to, not as its base did.
 TEST(AroundARun, AFullRunKeepsTheTemplateItWasTrainedWith) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const CommandOutput trained =
       output_of_nibble("train " + small.recipe_file().string() +
                        " adapter=null model.quantize=none data.template=plain train.steps=1 2>&1");
@@ -148,7 +148,7 @@ TEST(AroundARun, AFullRunKeepsTheTemplateItWasTrainedWith) {
 }
 
 // What a run writes to a terminal of so many columns.
-std::string on_a_terminal(const std::string& recipe, unsigned short columns) {
+std::string train_on_a_terminal(const std::string& recipe, unsigned short columns) {
   const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
@@ -171,8 +171,8 @@ std::string on_a_terminal(const std::string& recipe, unsigned short columns) {
 TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
   const std::filesystem::path model = test::data_path("stories-llama");
   for (const unsigned short columns : {60, 100}) {
-    const SmallRun small(model);
-    const std::string text = on_a_terminal(small.recipe_file().string(), columns);
+    const SmallRecipe small(model);
+    const std::string text = train_on_a_terminal(small.recipe_file().string(), columns);
     int lines = 0, evaluating = 0;
     for (size_t end = text.find("\x1b[K"); end != std::string::npos; end = text.find("\x1b[K", end + 1)) {
       const std::string line = text.substr(text.rfind('\r', end) + 1, end - text.rfind('\r', end) - 1);
@@ -197,7 +197,7 @@ TEST(AroundARun, ProgressFitsANarrowTerminalAndKeepsTheTimeLeft) {
 
 TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const std::string sweep =
       "sweep " + small.recipe_file().string() + " lr=1e-3,1e-4 r=2,4 steps=2 eval_every=1 --jobs 2";
   const CommandOutput first = output_of_nibble(sweep + " --json");
@@ -226,7 +226,7 @@ TEST(AroundARun, SweepRunsTheGridAndGoesOnWhereItStopped) {
 
 TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const CommandOutput output = output_of_nibble("sweep " + small.recipe_file().string() + " path=x lr=1,2 2>&1");
   EXPECT_EQ(output.code, 2) << output.text;  // model.path or adapter.path?
   const CommandOutput gone =
@@ -237,7 +237,7 @@ TEST(AroundARun, SweepSaysWhichRunFailedAndEndsWithItsCode) {
 
 TEST(AroundARun, ReportWritesPlotsAsPictures) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + " 2>/dev/null").code, 0);
   const fs::path plots = small.directory / "plots";
   const CommandOutput output = output_of_nibble("report " + small.run().string() + " --plots " + plots.string());
@@ -250,7 +250,7 @@ TEST(AroundARun, ChatSwitchesTheAdapterOffAndOn) {
   const std::filesystem::path model = test::data_path("stories-llama");
   // With the last, weights of the base are others as well: it is opened again.
   for (const std::string more : {"", " adapter.modules_to_save='[\"lm_head\"]'"}) {
-    const SmallRun small(model);
+    const SmallRecipe small(model);
     const std::string steps = " optimizer.lr=0.05 train.steps=12" + more;
     ASSERT_EQ(output_of_nibble("train " + small.recipe_file().string() + steps + " 2>/dev/null").code, 0);
     test::write_bytes(small.directory / "lines",
@@ -284,7 +284,7 @@ TEST(AroundARun, EvalCountsChoices) {
 
 TEST(AroundARun, PreviewReportsSharesLengthsAndWhatIsCut) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   const CommandOutput output =
       output_of_nibble("preview --json " + small.recipe_file().string() + " data.max_length=12 data.truncate=cut");
   ASSERT_EQ(output.code, 0);
@@ -301,7 +301,7 @@ TEST(AroundARun, PreviewReportsSharesLengthsAndWhatIsCut) {
 
 TEST(AroundARun, PreviewWarnsOfAnswersThatDoNotEnd) {
   const std::filesystem::path model = test::data_path("stories-llama");
-  const SmallRun small(model);
+  const SmallRecipe small(model);
   test::write_bytes(small.directory / "d.jsonl",
                     "{\"input_ids\": [1, 403, 407, 261]}\n{\"input_ids\": [1, 403, 407, 2]}\n");
   const CommandOutput output = output_of_nibble("preview " + small.recipe_file().string() +

@@ -79,8 +79,8 @@ constexpr std::string_view kMarksPastes = "\x1b[?2004h", kMarksNothing = "\x1b[?
 // What a terminal shows of a conversation. `typed`: what is typed at each prompt, but what has Ctrl-C where an answer
 // is written, where the model is shortened too, and SIGTERM is sent. Either ends it, and it leaves the terminal as it
 // was.
-std::string on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
-                          const char* max_new_tokens = "1") {
+std::string chat_on_a_terminal(const std::filesystem::path& model, const std::vector<std::string>& typed,
+                               const char* max_new_tokens = "1") {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (child == 0) {
@@ -143,7 +143,7 @@ std::string on_a_terminal(const std::filesystem::path& model, const std::vector<
 TEST_F(Chat, LinesAreEditedOnATerminal) {
   // "xhelp", back to its start, the x deleted, a slash in its place; then the line before comes back and is left.
   const std::string shown =
-      on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {"xhelp\x01\x04/\r\x1b[A\x15/quit\r"});
+      chat_on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {"xhelp\x01\x04/\r\x1b[A\x15/quit\r"});
   EXPECT_THAT(shown, HasSubstr("/adapter on|off"));
   EXPECT_THAT(shown, HasSubstr("/adapter alone"));
   EXPECT_THAT(shown, Not(HasSubstr("is no command")));
@@ -151,32 +151,34 @@ TEST_F(Chat, LinesAreEditedOnATerminal) {
 
 TEST_F(Chat, APastedTextOfSeveralLinesIsOneMessage) {
   const std::filesystem::path model = root_ / "hub/models--me--small/snapshots/abc";
-  const std::string shown = on_a_terminal(model, {"\x1b[200~/\xc3\xa9t\xc3\xa9\r\n\r/third\x1b[201~\r", "/quit\r"});
+  const std::string shown =
+      chat_on_a_terminal(model, {"\x1b[200~/\xc3\xa9t\xc3\xa9\r\n\r/third\x1b[201~\r", "/quit\r"});
   EXPECT_THAT(shown, HasSubstr("/\xc3\xa9t\xc3\xa9\\x0a\\x0a/third is no command"));
   EXPECT_GT(shown.rfind(kMarksNothing), shown.rfind(kMarksPastes)) << "behind the last prompt";
 }
 
 TEST_F(Chat, ASignalThatEndsItLeavesTheTerminalAsItWas) {
-  const std::string shown = on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {kTerminate});
+  const std::string shown = chat_on_a_terminal(root_ / "hub/models--me--small/snapshots/abc", {kTerminate});
   ASSERT_THAT(shown, HasSubstr(std::string(kMarksPastes)));
   EXPECT_NE(shown.find(kMarksNothing, shown.rfind(kMarksPastes)), std::string::npos);
 }
 
 TEST_F(Chat, AModelThatIsShortenedInAnAnswerEndsItInOneLine) {
-  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", kShorten}, "1000000");
+  const std::string shown = chat_on_a_terminal(model_with_room(1 << 20), {"What?\r", kShorten}, "1000000");
   EXPECT_THAT(shown, HasSubstr("model.safetensors: was shortened or its disk failed while it was in use"));
 }
 
 TEST_F(Chat, CtrlCEndsTheAnswerAndNotTheConversation) {
   const std::filesystem::path model = model_with_room(1 << 20);  // the answer ends by the key alone
-  const std::string shown = on_a_terminal(model, {"What?\r", kCtrlC, "/reset\r", "/quit\r"}, "1000000");
+  const std::string shown = chat_on_a_terminal(model, {"What?\r", kCtrlC, "/reset\r", "/quit\r"}, "1000000");
   EXPECT_THAT(shown, HasSubstr("ending the answer; Ctrl-C again leaves"));
   EXPECT_THAT(shown, HasSubstr("the conversation is forgotten"));
 }
 
 TEST_F(Chat, ATextPastedIntoAnAnswerIsTheNextMessage) {
   const std::string paste = "\x1b[200~/first\r\r/third\x1b[201~\r";
-  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", paste + kCtrlC, "/quit\r"}, "1000000");
+  const std::string shown =
+      chat_on_a_terminal(model_with_room(1 << 20), {"What?\r", paste + kCtrlC, "/quit\r"}, "1000000");
   EXPECT_THAT(shown, HasSubstr("/first\\x0a\\x0a/third is no command"));
   EXPECT_THAT(shown, Not(HasSubstr("200~"))) << "shown in the answer";
 }
@@ -184,7 +186,7 @@ TEST_F(Chat, ATextPastedIntoAnAnswerIsTheNextMessage) {
 TEST_F(Chat, CtrlCBehindALongTextPastedIntoAnAnswerEndsIt) {
   const std::string text = "/" + std::string(20000, 'x');
   const std::string typed = "\x1b[200~" + text + "\x1b[201~\r" + kCtrlC;
-  const std::string shown = on_a_terminal(model_with_room(1 << 20), {"What?\r", typed, "/quit\r"}, "1000000");
+  const std::string shown = chat_on_a_terminal(model_with_room(1 << 20), {"What?\r", typed, "/quit\r"}, "1000000");
   EXPECT_NE(shown.find(text + "\r\n  is no command"), std::string::npos);
 }
 

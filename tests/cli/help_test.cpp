@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "nibble/tests/assets.h"
-#include "nibble/tests/cli/small_run.h"
+#include "nibble/tests/cli/small_recipe.h"
 
 namespace nibble {
 namespace {

@@ -12,17 +12,17 @@ namespace {
 
 using namespace nibble::test;
 
-struct Kind {
+struct ExpertKind {
   const char *name, *model_type;
   bool four_bit;
   json adapter;  ///< null: everything is trained
   bool pretrains = false;
 };
 
-const std::vector<Kind>& kinds() {
+const std::vector<ExpertKind>& expert_kinds() {
   static const json both = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj", "mlp.gate.weight"};
   static const json fused = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
-  static const std::vector<Kind> all = {
+  static const std::vector<ExpertKind> all = {
       {"OneTensorEach", "qwen3_moe", false, {{"target_parameters", both}}},
       {"OneTensorEachIn4Bits", "qwen3_moe", true, {{"target_parameters", both}, {"target_modules", {"q_proj"}}}},
       {"AllInOne", "gpt_oss", false, {{"target_parameters", fused}}},
@@ -46,7 +46,7 @@ const std::vector<Kind>& kinds() {
 class ExpertRuns : public OwnModel, public testing::WithParamInterface<size_t> {
  protected:
   void SetUp() override {
-    const Kind& kind = kinds()[GetParam()];
+    const ExpertKind& kind = expert_kinds()[GetParam()];
     json config = {{"model_type", kind.model_type},
                    {"hidden_size", 32},
                    {"num_hidden_layers", 2},
@@ -88,7 +88,7 @@ class ExpertRuns : public OwnModel, public testing::WithParamInterface<size_t> {
     if (kind.four_bit) wanted_["model"]["quantize"] = "nf4";
   }
 
-  static bool latent() { return std::string_view(kinds()[GetParam()].model_type) == "nemotron_h"; }
+  static bool latent() { return std::string_view(expert_kinds()[GetParam()].model_type) == "nemotron_h"; }
   /// How many values run.json says there are, and how many of them are trained.
   json counts(const std::string& name) const {
     return json::parse(read_bytes(directory_ / name / "run.json"))["model"];
@@ -263,14 +263,15 @@ TEST_P(ExpertRuns, WhatCannotBeSpreadIsRefusedUpFront) {
   refused({{"experts", 8}, {"replicate", 8}}, "the model has 6 experts, fewer than the 8 ranks", 8);
   const json two = {{"experts", 2}, {"replicate", 2}};
   const bool saves = wanted_.contains("adapter") && wanted_["adapter"].contains("modules_to_save");
-  if (!saves || wanted_["model"].contains("quantize") || kinds()[GetParam()].model_type != std::string("qwen3_moe"))
+  if (!saves || wanted_["model"].contains("quantize") ||
+      expert_kinds()[GetParam()].model_type != std::string("qwen3_moe"))
     return;
   wanted_["adapter"]["modules_to_save"] = {"experts.1.up_proj", "experts.4.up_proj"};
   refused(two, "the adapter trains the weights of 2 of the 6 experts in model.layers.0.mlp.experts.gate_up_proj");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, kinds().size()),
-                         [](const auto& which) { return std::string(kinds()[which.param].name); });
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertRuns, testing::Range<size_t>(0, expert_kinds().size()),
+                         [](const auto& which) { return std::string(expert_kinds()[which.param].name); });
 
 }  // namespace
 }  // namespace nibble

@@ -18,13 +18,13 @@ namespace {
 using test::bits_of;
 using test::elements;
 
-struct Case {
+struct StoredCase {
   std::string input, name;
   QuantizeOptions options;
 };
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
+std::vector<StoredCase> all_cases() {
+  std::vector<StoredCase> cases;
   for (const char* input : {"f32", "bf16", "f16", "partial"}) {
     for (const QuantType type : {QuantType::nf4, QuantType::fp4}) {
       for (const int64_t block_size : {64, 256}) {
@@ -48,7 +48,7 @@ std::vector<uint8_t> without_negative_zeros(std::vector<uint8_t> bytes, QuantTyp
   return bytes;
 }
 
-class Bitsandbytes : public ::testing::TestWithParam<Case> {
+class Bitsandbytes : public ::testing::TestWithParam<StoredCase> {
  protected:
   Bitsandbytes() : oracle(std::string(kSourceDir) + "/tests/data/goldens/bitsandbytes_4bit.safetensors") {
     matrix = quantize(oracle.at(GetParam().input + ".weight"), GetParam().options, pool, GetParam().name);

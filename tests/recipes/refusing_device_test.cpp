@@ -24,14 +24,14 @@ constexpr const char* kConfig = R"({"model_type": "llama", "architectures": ["Ll
     "vocab_size": 96, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "bos_token_id": 1,
     "eos_token_id": 2, "initializer_range": 0.2, "tie_word_embeddings": false})";
 
-struct Case {
+struct RefusedRun {
   const char* name;
   json changes;
   int ranks = 1;
   const char* dtype = "bf16";
 };
 
-const std::vector<Case>& cases() {
+const std::vector<RefusedRun>& refused_runs() {
   const json lora = {{"r", 4}, {"lora_dropout", 0.1}};
   const auto adapter = [&](json with) {
     with.update(lora);
@@ -43,7 +43,7 @@ const std::vector<Case>& cases() {
     return result;
   };
   const json full = json::object();
-  static const std::vector<Case> all = {
+  static const std::vector<RefusedRun> all = {
       {"Lora", adapter({})},
       {"Qlora", adapter({}), 1, "nf4"},
       {"Rslora", adapter({{"use_rslora", true}})},
@@ -66,7 +66,7 @@ const std::vector<Case>& cases() {
 class Refusing : public testing::TestWithParam<size_t> {
  protected:
   /// Every file of tensors that the recipe leaves, by its path.
-  std::map<std::string, std::string> trained(const Case& of, bool refuses) {
+  std::map<std::string, std::string> trained(const RefusedRun& of, bool refuses) {
     const fs::path out = directory_ / (refuses ? "there" : "here");
     json result = {{"model", {{"path", (directory_ / "base").string()}, {"compute_dtype", "f32"}}},
                    {"data",
@@ -97,7 +97,7 @@ class Refusing : public testing::TestWithParam<size_t> {
 };
 
 TEST_P(Refusing, ARecipeLeavesTheSameBytes) {
-  const Case& of = cases()[GetParam()];
+  const RefusedRun& of = refused_runs()[GetParam()];
   test::write_bytes(directory_ / "config.json", kConfig);
   init_model(
       {.config = (directory_ / "config.json").string(), .out = (directory_ / "base").string(), .dtype = of.dtype});
@@ -114,8 +114,8 @@ TEST_P(Refusing, ARecipeLeavesTheSameBytes) {
   for (const auto& [name, bytes] : here) EXPECT_TRUE(there.at(name) == bytes) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Refusing, testing::Range<size_t>(0, cases().size()),
-                         [](const auto& which) { return cases()[which.param].name; });
+INSTANTIATE_TEST_SUITE_P(All, Refusing, testing::Range<size_t>(0, refused_runs().size()),
+                         [](const auto& which) { return refused_runs()[which.param].name; });
 
 }  // namespace
 }  // namespace nibble

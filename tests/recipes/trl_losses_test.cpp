@@ -36,7 +36,7 @@ ObjectiveOptions options_of(json objective) {
   return parse_recipe(recipe.dump(), "trl").objective;
 }
 
-struct Case {
+struct TrlCase {
   json golden;
   size_t prompt = 0;            // tokens
   std::vector<size_t> lengths;  // of answers
@@ -98,7 +98,8 @@ TEST(TrlLosses, OfPreferencesAreTrls) {
   for (const json& one : all["preferences"]) {
     SCOPED_TRACE(one["objective"].dump());
     const ObjectiveOptions options = options_of(one["objective"]);
-    Case of{.golden = one, .prompt = all["prompt"], .lengths = all["lengths"], .in_pairs = is_pairwise(options.type)};
+    TrlCase of{
+        .golden = one, .prompt = all["prompt"], .lengths = all["lengths"], .in_pairs = is_pairwise(options.type)};
     of.prompts_count = options.type == ObjectiveType::orpo;
     std::vector<Sample> samples = of.samples();
     for (size_t a = 0; one.contains("verdicts") && a < samples.size(); ++a) {
@@ -120,7 +121,7 @@ TEST(TrlLosses, OfAnswersWithRewardsAreTrls) {
   for (const json& one : all["rollouts"]) {
     SCOPED_TRACE(one["objective"].dump());
     const ObjectiveOptions options = options_of(one["objective"]);
-    const Case of{.golden = one, .prompt = all["prompt"], .lengths = all["lengths"]};
+    const TrlCase of{.golden = one, .prompt = all["prompt"], .lengths = all["lengths"]};
     std::vector<Sample> samples = of.samples();
     of.set_old(samples);
     for (size_t a = 0; a < samples.size(); ++a) samples[a].values = {one["advantages"][a], 0};
@@ -136,7 +137,7 @@ TEST(TrlLosses, OfRewardModelsAreTrls) {
   const json all = golden();
   for (const json& one : all["rewards"]) {
     SCOPED_TRACE(one["objective"].dump());
-    const Case of{.golden = one, .prompt = all["prompt"], .lengths = all["lengths"], .in_pairs = true};
+    const TrlCase of{.golden = one, .prompt = all["prompt"], .lengths = all["lengths"], .in_pairs = true};
     std::vector<Sample> samples = of.samples();
     for (size_t a = 0; a < samples.size(); a += 2) samples[a].values = {one["margins"][a / 2]};
     MemoryPool pool;

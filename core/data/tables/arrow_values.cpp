@@ -12,7 +12,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr int kMaxDepth = 100;  // of arrays and dictionaries inside each other
+constexpr int kMostNestedValues = 100;  // of arrays and dictionaries inside each other
 
 bool bit_of(Bytes bytes, int64_t i) {
   return (static_cast<uint8_t>(bytes[static_cast<size_t>(i / 8)]) >> (i % 8) & 1) != 0;
@@ -92,7 +92,7 @@ void ValueWriter::write(const ArrowArray& array, int64_t i, int depth) const {
   const ArrowField& field = *array.field;
   if (text_.size() > RecordReader::kMaxRecordBytes) throw BrokenArrow("has a row that is longer than 64 MiB");
   // A dictionary whose values use a dictionary may be its own.
-  if (depth > kMaxDepth) throw BrokenArrow("has values too deep inside each other");
+  if (depth > kMostNestedValues) throw BrokenArrow("has values too deep inside each other");
   if (field.layout == ArrowField::nulls || (!array.validity.empty() && !bit_of(array.validity, i))) {
     text_ += "null";
     return;

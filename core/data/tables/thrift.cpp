@@ -5,7 +5,7 @@
 namespace nibble {
 
 namespace {
-constexpr int kMaxDepth = 32;
+constexpr int kMostNestedStructs = 32;
 }
 
 uint8_t ThriftReader::byte() {
@@ -52,7 +52,7 @@ ThriftReader::Size ThriftReader::read_size() {
 }
 
 void ThriftReader::read_struct(const std::function<void(int, Type)>& use) {
-  if (++depth_ > kMaxDepth) throw BrokenThrift();
+  if (++depth_ > kMostNestedStructs) throw BrokenThrift();
   int64_t id = 0;
   for (;;) {
     const uint8_t head = byte();
@@ -97,14 +97,14 @@ void ThriftReader::skip(Type type) {
       return;
     case list:
     case set: {
-      if (++depth_ > kMaxDepth) throw BrokenThrift();
+      if (++depth_ > kMostNestedStructs) throw BrokenThrift();
       const Size size = read_size();
       for (uint64_t i = 0; i < size.count; ++i) size.type == yes || size.type == no ? void(byte()) : skip(size.type);
       --depth_;
       return;
     }
     case map: {
-      if (++depth_ > kMaxDepth) throw BrokenThrift();
+      if (++depth_ > kMostNestedStructs) throw BrokenThrift();
       const uint64_t count = varint();
       if (count > bytes_.size() - next_) throw BrokenThrift();
       const uint8_t types = count > 0 ? byte() : 0;

@@ -14,12 +14,12 @@ namespace nibble {
 namespace {
 
 constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
-constexpr std::string_view kExperts = "n_routed_experts|num_local_experts|num_experts";
+constexpr std::string_view kRoutedExperts = "n_routed_experts|num_local_experts|num_experts";
 
 // Experts of DeepSeek V3's kind: router, shared MLP, dense layers before them.
 ExpertsConfig& read_deepseek(const ConfigReader& file, DecoderConfig& config, double scale, int64_t dense,
                              int64_t shared = 1) {
-  read_experts(file, config, kExperts, "moe_intermediate_size");
+  read_experts(file, config, kRoutedExperts, "moe_intermediate_size");
   read_sigmoid_router(file, config, scale);
   read_shared_experts(file, config, shared);
   use_experts_after_dense(file, config, dense);
@@ -58,7 +58,7 @@ void finish_hy_v3(const ConfigReader& file, DecoderConfig& config) {
 }
 
 void finish_minimax_m2(const ConfigReader& file, DecoderConfig& config) {
-  read_experts(file, config, kExperts, "intermediate_size");
+  read_experts(file, config, kRoutedExperts, "intermediate_size");
   read_sigmoid_router(file, config, 1);
   config.experts->routing.epsilon = 0;
   config.experts->routing.normalize = true;
@@ -87,7 +87,7 @@ void finish_flint(const ConfigReader& file, DecoderConfig& config) {
     layer.window = 0;
     layer.rotary = -1;
   }
-  ExpertsConfig& experts = read_experts(file, config, kExperts, "moe_intermediate_size");
+  ExpertsConfig& experts = read_experts(file, config, kRoutedExperts, "moe_intermediate_size");
   read_sigmoid_router(file, config, 1);
   experts.routing.epsilon = 0;
   experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, int64_t{1} << 20, 1024);
@@ -120,7 +120,7 @@ void finish_laguna(const ConfigReader& file, DecoderConfig& config) {
       file.fail("num_attention_heads_per_layer", "holds a number that num_key_value_heads does not divide");
     }
   }
-  ExpertsConfig& experts = read_experts(file, config, kExperts, "moe_intermediate_size");
+  ExpertsConfig& experts = read_experts(file, config, kRoutedExperts, "moe_intermediate_size");
   read_sigmoid_router(file, config, 1);
   experts.routing.epsilon = 0;
   experts.routing.normalize = true;
@@ -132,7 +132,7 @@ void finish_laguna(const ConfigReader& file, DecoderConfig& config) {
 // Indexers choose the keys that a token sees: all of them in texts of no more than index_topk tokens.
 void finish_deepseek_v32(const ConfigReader& file, DecoderConfig& config) {
   use_latent_attention(file, config);
-  read_experts(file, config, kExperts, "moe_intermediate_size");
+  read_experts(file, config, kRoutedExperts, "moe_intermediate_size");
   const bool deepseek = config.model_type == "deepseek_v32";
   read_sigmoid_router(file, config, 2.5, deepseek ? 8 : 1, deepseek ? 4 : 1);
   read_shared_experts(file, config);
@@ -143,7 +143,7 @@ void finish_deepseek_v32(const ConfigReader& file, DecoderConfig& config) {
 }
 
 void finish_kolibri1(const ConfigReader& file, DecoderConfig& config) {
-  ExpertsConfig& experts = read_experts(file, config, kExperts, "moe_intermediate_size");
+  ExpertsConfig& experts = read_experts(file, config, kRoutedExperts, "moe_intermediate_size");
   read_sigmoid_router(file, config, 1);
   experts.routing.normalize = file.boolean("norm_topk_prob", false);
   experts.routing.epsilon = 0;

@@ -8,7 +8,7 @@ namespace nibble {
 
 namespace {
 
-Tensor like(const Tensor& x, const StepContext& step) {
+Tensor columns_like(const Tensor& x, const StepContext& step) {
   return Tensor::empty(step.pool(), x.shape(), x.dtype(), "short convolution");
 }
 
@@ -37,15 +37,15 @@ ShortConv::Parts ShortConv::convolve(const Tensor& projected, const LayerContext
     *part = columns_of(projected, column, config_.width, step);
     column += config_.width;
   }
-  parts.gated = like(parts.x, step);
+  parts.gated = columns_like(parts.x, step);
   ops::gated_forward(ops::Activation::identity, parts.before, parts.x, parts.gated);
-  parts.convolved = like(parts.x, step);
+  parts.convolved = columns_like(parts.x, step);
   conv_.forward(parts.gated, context.spans, state, parts.convolved);
   return parts;
 }
 
 Tensor ShortConv::gate(const Parts& parts, const StepContext& step) const {
-  Tensor y = like(parts.x, step);
+  Tensor y = columns_like(parts.x, step);
   ops::gated_forward(ops::Activation::identity, parts.after, parts.convolved, y);
   return y;
 }
@@ -89,14 +89,16 @@ void ShortConv::backward(const Tensor& dy, const LayerContext& context, const St
   if (!dx && !trains_beside(&output_)) {
     return output_.backward(dy, step, std::move(saved.output), nullptr, false);
   }
-  Tensor dproduct = like(parts.x, step), dbefore = like(parts.x, step), dafter = like(parts.x, step);
-  Tensor dx_part = like(parts.x, step), dconvolved = like(parts.x, step), dgated = like(parts.x, step), none;
+  Tensor dproduct = columns_like(parts.x, step), dbefore = columns_like(parts.x, step),
+         dafter = columns_like(parts.x, step);
+  Tensor dx_part = columns_like(parts.x, step), dconvolved = columns_like(parts.x, step),
+         dgated = columns_like(parts.x, step), none;
   output_.backward(dy, step, std::move(saved.output), &dproduct, false);
   saved.output.x = {};
   ops::gated_backward(ops::Activation::identity, dproduct, parts.after, parts.convolved, dafter, dconvolved, none);
   conv_.backward(dconvolved, parts.gated, context.spans, dgated);
   ops::gated_backward(ops::Activation::identity, dgated, parts.before, parts.x, dbefore, dx_part, none);
-  Tensor gradient = like(saved.projected, step);
+  Tensor gradient = columns_like(saved.projected, step);
   ops::copy_columns_in(dbefore, 0, gradient);
   ops::copy_columns_in(dafter, config_.width, gradient);
   ops::copy_columns_in(dx_part, 2 * config_.width, gradient);

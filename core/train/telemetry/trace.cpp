@@ -13,7 +13,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -22,7 +22,7 @@ std::string quoted(std::string_view text) {
   return result + '"';
 }
 
-std::string number(double value) { return formatted("%.3f", value); }
+std::string json_number(double value) { return formatted("%.3f", value); }
 
 }  // namespace
 
@@ -78,12 +78,13 @@ std::string Trace::chrome_json() const {
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\"" +
                      process + ",\"args\":{\"name\":\"rank " + std::to_string(rank_) + "\"}}";
   for (const Event& event : events_) {
-    text += ",\n{\"name\":" + quoted(event.what->second) + ",\"cat\":" + quoted(phase_name(event.what->first)) +
-            ",\"ph\":\"X\",\"ts\":" + number(event.begin) + ",\"dur\":" + number(event.duration) + process + "}";
+    text +=
+        ",\n{\"name\":" + json_string(event.what->second) + ",\"cat\":" + json_string(phase_name(event.what->first)) +
+        ",\"ph\":\"X\",\"ts\":" + json_number(event.begin) + ",\"dur\":" + json_number(event.duration) + process + "}";
   }
   for (const Count& counted : counts_) {
-    text += ",\n{\"name\":" + quoted(counted.name) + ",\"ph\":\"C\",\"ts\":" + number(counted.at) + process +
-            ",\"args\":{\"value\":" + number(counted.value) + "}}";
+    text += ",\n{\"name\":" + json_string(counted.name) + ",\"ph\":\"C\",\"ts\":" + json_number(counted.at) + process +
+            ",\"args\":{\"value\":" + json_number(counted.value) + "}}";
   }
   return text + "\n]}\n";
 }

@@ -23,11 +23,11 @@ nlohmann::json zamba2() {
           {"vocab_size", 17}};
 }
 
-DecoderConfig parse(const nlohmann::json& config) { return parse_decoder_config(config.dump(), "test"); }
+DecoderConfig config_of(const nlohmann::json& config) { return parse_decoder_config(config.dump(), "test"); }
 
 // Layers 1 and 3 share a block; layer 2 has the other one alone.
 TEST(SharedModules, HaveTheNamesOfTheFirstLayerThatHasThem) {
-  const DecoderConfig config = parse(zamba2());
+  const DecoderConfig config = config_of(zamba2());
   EXPECT_EQ(name_in_first_layer(config, "model.layers.3.shared_transformer.self_attn.q_proj.weight"),
             "model.layers.1.shared_transformer.self_attn.q_proj.weight");
   EXPECT_EQ(first_layer_of_block(config, "model.layers.1.shared_transformer.self_attn.q_proj"), 1);
@@ -40,7 +40,7 @@ TEST(SharedModules, HaveTheNamesOfTheFirstLayerThatHasThem) {
 
 TEST(SharedModules, AreOneParameterForSeveralLinears) {
   Rank rank;
-  const DecoderConfig config = parse(zamba2());
+  const DecoderConfig config = config_of(zamba2());
   Decoder decoder = random_decoder(config, 1, rank.context());
   std::multiset<std::string> parameters, linears;
   std::map<std::string, const Parameter*> weights;
@@ -64,7 +64,7 @@ class SharedFiles : public ::testing::Test {
  protected:
   SharedFiles() {
     write_bytes(directory_ / "config.json", zamba2().dump());
-    Decoder decoder = random_decoder(parse(zamba2()), 5, rank_.context());
+    Decoder decoder = random_decoder(config_of(zamba2()), 5, rank_.context());
     for (const NamedTensor& tensor : state_dict(decoder)) tensors_.emplace_back(tensor.name, tensor.value);
   }
   void load(const std::string& further, const Tensor& value) {
@@ -96,10 +96,10 @@ TEST_F(SharedFiles, MayNameABlockInEveryLayerIfItIsTheSame) {
 
 // Transformers ties nothing, no blocks either, where tie_word_embeddings is false.
 TEST(Zamba2, ModelsWithAHeadOfTheirOwnShareNoBlocks) {
-  nlohmann::json json = zamba2();
-  EXPECT_TRUE(shares_blocks(parse(json)));
-  json["tie_word_embeddings"] = false;
-  const DecoderConfig config = parse(json);
+  nlohmann::json file = zamba2();
+  EXPECT_TRUE(shares_blocks(config_of(file)));
+  file["tie_word_embeddings"] = false;
+  const DecoderConfig config = config_of(file);
   EXPECT_FALSE(shares_blocks(config));
   EXPECT_TRUE(config.has_shared_blocks());  // layers have one each
   Rank rank;
@@ -116,22 +116,22 @@ TEST(Zamba2, ModelsWithAHeadOfTheirOwnShareNoBlocks) {
 
 TEST(Zamba2, ConfigurationsAreReadAsTransformersReadsThem) {
   nlohmann::json config = zamba2();
-  const DecoderConfig read = parse(config);
+  const DecoderConfig read = config_of(config);
   EXPECT_EQ(read.head_size, 8);  // of twice the width
   EXPECT_FLOAT_EQ(read.attention_scale, 0.5f);
   EXPECT_TRUE(read.tied_head);
   EXPECT_TRUE(read.rope.empty());
   EXPECT_EQ(read.layer[3].block_of, 1);
   config.erase("layers_block_type");
-  EXPECT_THAT(error_of<InputError>([&] { parse(config); }), HasSubstr("layers_block_type is missing"));
+  EXPECT_THAT(error_of<InputError>([&] { config_of(config); }), HasSubstr("layers_block_type is missing"));
   config["num_hidden_layers"] = 54;
-  EXPECT_EQ(parse(config).layer[47].block_of, 12);
+  EXPECT_EQ(config_of(config).layer[47].block_of, 12);
   config.update({{"use_shared_attention_adapter", true}, {"num_key_value_heads", 1}});
-  EXPECT_THAT(error_of<InputError>([&] { parse(config); }),
+  EXPECT_THAT(error_of<InputError>([&] { config_of(config); }),
               HasSubstr("num_key_value_heads is not num_attention_heads"));
   config = zamba2();
   config["n_mamba_heads"] = 3;
-  EXPECT_THAT(error_of<InputError>([&] { parse(config); }), HasSubstr("n_mamba_heads is 3"));
+  EXPECT_THAT(error_of<InputError>([&] { config_of(config); }), HasSubstr("n_mamba_heads is 3"));
 }
 
 }  // namespace

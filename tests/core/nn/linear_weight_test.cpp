@@ -13,7 +13,7 @@
 namespace nibble {
 namespace {
 
-constexpr int64_t kOut = 70, kIn = 200;
+constexpr int64_t kWideOut = 70, kWideIn = 200;
 
 class Int8Weight : public testing::TestWithParam<bool> {
  protected:
@@ -28,7 +28,7 @@ class Int8Weight : public testing::TestWithParam<bool> {
   std::shared_ptr<Parameter> parameter() {
     auto result = std::make_shared<Parameter>();
     result->name = "w";
-    result->value = random(GetParam() ? Shape{kIn, kOut} : Shape{kOut, kIn});
+    result->value = random(GetParam() ? Shape{kWideIn, kWideOut} : Shape{kWideOut, kWideIn});
     return result;
   }
   /// Conv1D's layout or the usual one.
@@ -38,12 +38,12 @@ class Int8Weight : public testing::TestWithParam<bool> {
     return result;
   }
   Tensor forward(const LinearWeight& w, const Tensor& x) {
-    Tensor y = Tensor::zeros(pool_, {x.dim(0), kOut}, DType::f32);
+    Tensor y = Tensor::zeros(pool_, {x.dim(0), kWideOut}, DType::f32);
     w.forward(x, y, false);
     return y;
   }
   Tensor backward(const LinearWeight& w, const Tensor& dy) {
-    Tensor dx = Tensor::zeros(pool_, {dy.dim(0), kIn}, DType::f32);
+    Tensor dx = Tensor::zeros(pool_, {dy.dim(0), kWideIn}, DType::f32);
     w.backward_input(dy, dx, false);
     return dx;
   }
@@ -66,15 +66,15 @@ TEST_P(Int8Weight, MultipliesInBothDirectionsWithinWhatRoundingLoses) {
       ASSERT_NEAR(got.data<float>()[i], want.data<float>()[i], each * static_cast<double>(depth));
     }
   };
-  const Tensor x = random({5, kIn}), dy = random({5, kOut});
-  expect_near(forward(*rounded, x), forward(*exact, x), kIn);
-  expect_near(backward(*rounded, dy), backward(*exact, dy), kOut);
+  const Tensor x = random({5, kWideIn}), dy = random({5, kWideOut});
+  expect_near(forward(*rounded, x), forward(*exact, x), kWideIn);
+  expect_near(backward(*rounded, dy), backward(*exact, dy), kWideOut);
 }
 
 TEST_P(Int8Weight, FewRowsAndTrainedWeightsAreMultipliedInFloats) {
   const auto stored = parameter();
   const auto rounded = weight(stored, true), exact = weight(stored, false);
-  const Tensor few = random({4, kIn}), more = random({33, kIn}), dy = random({33, kOut});
+  const Tensor few = random({4, kWideIn}), more = random({33, kWideIn}), dy = random({33, kWideOut});
   EXPECT_TRUE(same(forward(*rounded, few), forward(*exact, few)));
   EXPECT_FALSE(same(forward(*rounded, more), forward(*exact, more)));
   stored->make_trainable(pool_);
@@ -86,12 +86,12 @@ TEST_P(Int8Weight, FewRowsAndTrainedWeightsAreMultipliedInFloats) {
 TEST_P(Int8Weight, ProductsWithOutliersAreComputedInFloats) {
   const auto stored = parameter();
   const auto rounded = weight(stored, true), exact = weight(stored, false);
-  Tensor x = random({33, kIn}), dy = random({33, kOut});
+  Tensor x = random({33, kWideIn}), dy = random({33, kWideOut});
   EXPECT_FALSE(same(forward(*rounded, x), forward(*exact, x)));
   // Weights that do not make up for it: the outliers are what counts, and they are as exact as before.
   for (int64_t i = 0; i < x.numel(); i += 8) x.data<float>()[i] *= 100;
   EXPECT_FALSE(same(forward(*rounded, x), forward(*exact, x)));
-  const auto is_of_outlier = [](int64_t i) { return GetParam() ? i / kOut % 8 == 0 : i % kIn % 8 == 0; };
+  const auto is_of_outlier = [](int64_t i) { return GetParam() ? i / kWideOut % 8 == 0 : i % kWideIn % 8 == 0; };
   for (int64_t i = 0; i < stored->value.numel(); ++i) stored->value.data<float>()[i] *= is_of_outlier(i) ? 0.01f : 1;
   const auto adjusted = weight(stored, true);
   EXPECT_TRUE(same(forward(*adjusted, x), forward(*exact, x)));
@@ -105,7 +105,7 @@ TEST_P(Int8Weight, ALinearKeepsItForTheWeightThatReplacesItsOwn) {
   linear.set_int8(&pool_);
   kept.set_int8(&pool_);
   linear.set_weight(weight(second, false));
-  const Tensor x = random({33, kIn});
+  const Tensor x = random({33, kWideIn});
   EXPECT_TRUE(same(forward(linear.weight(), x), forward(*weight(second, true), x)));
   EXPECT_TRUE(same(forward(kept.weight(), x), forward(*weight(first, false), x)));
 }

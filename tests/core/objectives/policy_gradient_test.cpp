@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-ObjectiveOptions options_of(const std::string& loss_type) {
+ObjectiveOptions policy_options(const std::string& loss_type) {
   ObjectiveOptions options;
   options.type = loss_type == "rloo" ? ObjectiveType::rloo : ObjectiveType::grpo;
   options.loss_type = {loss_type};
@@ -84,7 +84,7 @@ TEST(PolicyGradient, LossesAndDerivativesAreTrls) {
   for (const char* type : {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "rloo"}) {
     for (const double beta : {0.0, 0.04}) {
       for (const auto level : {ImportanceSampling::token, ImportanceSampling::sequence}) {
-        ObjectiveOptions options = options_of(type);
+        ObjectiveOptions options = policy_options(type);
         options.beta = options.type == ObjectiveType::rloo ? 0 : beta;
         options.importance_sampling_level = level;
         expect_like_twin(options);
@@ -102,8 +102,8 @@ TEST(PolicyGradient, RatiosOfThePolicyItselfAreExactlyOne) {
   AnswerLogProbs answer = kAnswer;
   answer.old = answer.policy;
   for (const char* type : {"dapo", "rloo"}) {
-    const AnswerLoss loss = policy_gradient_loss(options_of(type), answer, 0.75);
-    EXPECT_EQ(loss.value, options_of(type).type == ObjectiveType::rloo ? -0.75 : -3.0);
+    const AnswerLoss loss = policy_gradient_loss(policy_options(type), answer, 0.75);
+    EXPECT_EQ(loss.value, policy_options(type).type == ObjectiveType::rloo ? -0.75 : -3.0);
     for (const double derivative : loss.by_token) EXPECT_EQ(derivative, -0.75);
   }
 }
@@ -121,7 +121,7 @@ TEST(PolicyGradient, TheWeightsOfItsOwnAnswersDoNotDependOnLogProbabilities) {
   for (int i = 0; i < 12; ++i) policy.push_back(-0.37f * static_cast<float>(i % 5) - 0.013f);
   for (const char* type : {"grpo", "bnpo", "dapo", "dr_grpo", "cispo", "rloo"}) {
     for (const auto level : {ImportanceSampling::token, ImportanceSampling::sequence}) {
-      ObjectiveOptions options = options_of(type);
+      ObjectiveOptions options = policy_options(type);
       options.importance_sampling_level = level;
       const PolicyGradient objective(options);
       EXPECT_FALSE(objective.weighs_by_log_probs(batch));
@@ -133,16 +133,16 @@ TEST(PolicyGradient, TheWeightsOfItsOwnAnswersDoNotDependOnLogProbabilities) {
     }
   }
   for (Sample& sample : samples) sample.old.assign(4, -1);
-  EXPECT_TRUE(PolicyGradient(options_of("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
+  EXPECT_TRUE(PolicyGradient(policy_options("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
   for (Sample& sample : samples) std::swap(sample.old, sample.reference);
-  EXPECT_TRUE(PolicyGradient(options_of("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
+  EXPECT_TRUE(PolicyGradient(policy_options("dapo")).weighs_by_log_probs(make_batch(samples, pool)));
 }
 
 TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
-  const AnswerLoss up = policy_gradient_loss(options_of("dapo"), kAnswer, 1);
+  const AnswerLoss up = policy_gradient_loss(policy_options("dapo"), kAnswer, 1);
   EXPECT_EQ(up.clipped_high, 1) << "exp(0.5)";
   EXPECT_EQ(up.clipped_low, 0);
-  const AnswerLoss down = policy_gradient_loss(options_of("dapo"), kAnswer, -1);
+  const AnswerLoss down = policy_gradient_loss(policy_options("dapo"), kAnswer, -1);
   EXPECT_EQ(down.clipped_low, 1) << "exp(-0.4)";
   EXPECT_EQ(down.clipped_high, 0);
 }
@@ -169,13 +169,13 @@ TEST(PolicyGradient, ReportsClippingAndEntropyByTrlsNames) {
     const Metrics found = objective.metrics(objective.facts(batch, seen), {});
     return std::map<std::string, double>(found.begin(), found.end());
   };
-  const auto tokens = metrics_of(options_of("dapo"));
+  const auto tokens = metrics_of(policy_options("dapo"));
   EXPECT_NEAR(tokens.at("entropy"), 21.0 / 6, 1e-9);
   EXPECT_NEAR(tokens.at("clip_ratio/high_mean"), 1.0 / 6, 1e-9);
   EXPECT_NEAR(tokens.at("clip_ratio/high_max"), 1.0 / 2, 1e-9);
   EXPECT_NEAR(tokens.at("clip_ratio/low_mean"), 2.0 / 6, 1e-9);
   EXPECT_NEAR(tokens.at("clip_ratio/low_min"), 0, 1e-9);
-  const auto answers = metrics_of(options_of("rloo"));
+  const auto answers = metrics_of(policy_options("rloo"));
   EXPECT_NEAR(answers.at("entropy"), 21.0 / 6, 1e-9) << "over tokens, though an answer has one ratio";
   EXPECT_NEAR(answers.at("clip_ratio/low_mean"), 1.0 / 2, 1e-9);
   EXPECT_NEAR(answers.at("clip_ratio/high_max"), 1, 1e-9);
@@ -188,7 +188,7 @@ TEST(PolicyGradient, AMaskedAnswerOfRlooHasARatioOfOneAndNoGradient) {
   const Batch batch = make_batch(std::vector<Sample>{sample}, pool);
   const std::vector<float> policy = {-0.5f, -0.25f, 0};
   std::vector<float> weights(3);
-  EXPECT_EQ(PolicyGradient(options_of("rloo")).loss_sum(batch, {policy, {}, {}}, {.divisor = 1}, weights), -0.75);
+  EXPECT_EQ(PolicyGradient(policy_options("rloo")).loss_sum(batch, {policy, {}, {}}, {.divisor = 1}, weights), -0.75);
   EXPECT_EQ(weights, std::vector<float>(3));
 }
 
@@ -199,7 +199,7 @@ std::vector<ScoredAnswer> scored(const std::vector<double>& rewards) {
 }
 
 TEST(Advantages, OfAGroupAreDividedByItsDeviation) {
-  ObjectiveOptions options = options_of("dapo");
+  ObjectiveOptions options = policy_options("dapo");
   options.rollout.completions = 3;
   const auto answers = scored({1, 2, 3, 5, 5, 5});
   const std::vector<double> found = advantages(options, answers);
@@ -213,7 +213,7 @@ TEST(Advantages, OfAGroupAreDividedByItsDeviation) {
 }
 
 TEST(Advantages, LeaveOneOutAndClipAndCountTheKl) {
-  ObjectiveOptions options = options_of("rloo");
+  ObjectiveOptions options = policy_options("rloo");
   options.beta = 0.5;
   options.rollout.completions = 2;
   options.reward_clip_range = {-1.0, 2.0};
@@ -225,7 +225,7 @@ TEST(Advantages, LeaveOneOutAndClipAndCountTheKl) {
 }
 
 TEST(Advantages, OfAnswersWithoutARewardAreZeroAndDoNotCount) {
-  ObjectiveOptions options = options_of("dapo");
+  ObjectiveOptions options = policy_options("dapo");
   options.rollout.completions = 4;
   options.scale_rewards = ScaleRewards::none;
   EXPECT_EQ(advantages(options, scored({1, kNan, 3, kNan})), (std::vector<double>{-1, 0, 1, 0}));
@@ -233,7 +233,7 @@ TEST(Advantages, OfAnswersWithoutARewardAreZeroAndDoNotCount) {
 }
 
 TEST(Advantages, MetricsHaveTrlsNames) {
-  ObjectiveOptions options = options_of("dapo");
+  ObjectiveOptions options = policy_options("dapo");
   options.rollout.completions = 2;
   std::vector<ScoredAnswer> answers = scored({1, 1, 0, 2});
   answers[3].tokens = 9;
@@ -256,7 +256,7 @@ TEST(Advantages, MetricsHaveTrlsNames) {
 }
 
 TEST(Advantages, TheKlOfRlooIsOverAnswersThatCarryALoss) {
-  ObjectiveOptions options = options_of("rloo");
+  ObjectiveOptions options = policy_options("rloo");
   options.rollout.completions = 2;
   options.beta = 0.5;
   std::vector<ScoredAnswer> answers = scored({1, 0});

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 json golden() { return json::parse(std::ifstream(test::data_path("ppo") / "answers.json")); }
 
-ObjectiveOptions options_of(const json& from) {
+ObjectiveOptions ppo_options(const json& from) {
   ObjectiveOptions options{.type = ObjectiveType::ppo};
   options.gamma = from["gamma"];
   options.lam = from["lam"];
@@ -52,7 +52,7 @@ TEST(Ppo, RewardsReturnsAndWhitenedAdvantagesAreTrls) {
   const json all = golden();
   const std::vector<PpoAnswer> answers = answers_of(all["answers"]);
   for (const auto& [name, want] : all["cases"].items()) {
-    const ObjectiveOptions options = options_of(want["options"]);
+    const ObjectiveOptions options = ppo_options(want["options"]);
     const double limit = options.whiten_rewards ? kWhitened : 1e-12;
     const std::vector<PpoEstimates> got = ppo_estimates(options, answers);
     for (size_t i = 0; i < answers.size(); ++i) {
@@ -102,7 +102,7 @@ TEST(Ppo, LossesAndDerivativesAreTrls) {
   const std::vector<PpoAnswer> answers = answers_of(all["answers"]);
   MemoryPool pool;
   for (const auto& [name, want] : all["cases"].items()) {
-    const ObjectiveOptions options = options_of(want["options"]);
+    const ObjectiveOptions options = ppo_options(want["options"]);
     const std::vector<PpoEstimates> estimates = ppo_estimates(options, answers);
     const Batch batch = batch_of(all["answers"], answers, estimates, pool);
 

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-double ls(double x) { return -std::log1p(std::exp(-x)); }
+double log_sigmoid(double x) { return -std::log1p(std::exp(-x)); }
 
 /// Documents of two tokens each, in pairs where `pairs`; values: of each.
 Batch batch_of(const std::vector<std::vector<float>>& values, bool pairs, MemoryPool& pool) {
@@ -52,7 +52,8 @@ TEST(Reward, IsBradleyAndTerryWithMarginsAndCentering) {
   ObjectiveOptions options{.type = ObjectiveType::reward};
   options.center_rewards_coefficient = 0.1;
   expect_loss(Reward(options), batch, {1.5F, -0.25F, 0.5F, 2}, [](const std::vector<double>& r) {
-    return -ls(r[0] - r[1] - 0.5) - ls(r[2] - r[3]) + 0.1 * (std::pow(r[0] + r[1], 2) + std::pow(r[2] + r[3], 2));
+    return -log_sigmoid(r[0] - r[1] - 0.5) - log_sigmoid(r[2] - r[3]) +
+           0.1 * (std::pow(r[0] + r[1], 2) + std::pow(r[2] + r[3], 2));
   });
   EXPECT_EQ(Reward(options).counts(batch).divisor, 2);
 }
@@ -80,8 +81,9 @@ TEST(Classification, HasTransformersThreeLosses) {
   });
   expect_loss(automatic, batch_of({{1.5F}, {-1}}, false, pool), {0.5F, 2},
               [](const std::vector<double>& z) { return std::pow(z[0] - 1.5, 2) + std::pow(z[1] + 1, 2); });
-  expect_loss(automatic, batch_of({{1, 0, 1}}, false, pool), {0.5F, 2, -3},
-              [](const std::vector<double>& z) { return -(ls(z[0]) + ls(-z[1]) + ls(z[2])) / 3; });
+  expect_loss(automatic, batch_of({{1, 0, 1}}, false, pool), {0.5F, 2, -3}, [](const std::vector<double>& z) {
+    return -(log_sigmoid(z[0]) + log_sigmoid(-z[1]) + log_sigmoid(z[2])) / 3;
+  });
   ObjectiveOptions numbers{.type = ObjectiveType::classification};
   numbers.problem_type = ProblemType::regression;
   expect_loss(Classification(numbers), batch_of({{1, 4}}, false, pool), {0.5F, 2},

@@ -12,9 +12,9 @@ using ops::Activation;
 class ActivationTest : public EverySimd {};
 NIBBLE_EVERY_SIMD(ActivationTest);
 
-constexpr Activation kAll[] = {Activation::identity,     Activation::silu,         Activation::gelu_erf,
-                               Activation::gelu_tanh,    Activation::gelu_sigmoid, Activation::relu,
-                               Activation::relu_squared, Activation::sigmoid,      Activation::tanh};
+constexpr Activation kActivations[] = {Activation::identity,     Activation::silu,         Activation::gelu_erf,
+                                       Activation::gelu_tanh,    Activation::gelu_sigmoid, Activation::relu,
+                                       Activation::relu_squared, Activation::sigmoid,      Activation::tanh};
 
 /// From far left, where only the tail is left, to far right.
 Values sweep() {
@@ -24,7 +24,7 @@ Values sweep() {
 }
 
 TEST(ActivationReference, DerivativesMatchFiniteDifferences) {
-  for (Activation f : kAll) {
+  for (Activation f : kActivations) {
     const Values x = sweep();
     Values derivatives;
     for (double value : x) derivatives.push_back(ops::ref::activation_derivative(f, value));
@@ -51,7 +51,7 @@ TEST_P(ActivationTest, ValueAndDerivativeMatchReferenceInTheTailsToo) {
   const Values x = sweep();
   const Shape shape = {static_cast<int64_t>(x.size())};
   const Tensor input = tensor_of(x, shape, DType::f32), ones = tensor_of(Values(x.size(), 1.0), shape, DType::f32);
-  for (Activation f : kAll) {
+  for (Activation f : kActivations) {
     Tensor y = Tensor::empty(pool(), shape, DType::f32), derivative = Tensor::empty(pool(), shape, DType::f32);
     ops::activation_forward(f, input, y);
     ops::activation_backward(f, ones, input, derivative);
@@ -66,7 +66,7 @@ TEST_P(ActivationTest, ValueAndDerivativeMatchReferenceInTheTailsToo) {
 }
 
 TEST_P(ActivationTest, GatedMatchesReference) {
-  for (Activation f : kAll) {
+  for (Activation f : kActivations) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       const Shape shape = {7, 83};
       const Tensor gate = random_tensor(shape, dtype, 1, 2), up = random_tensor(shape, dtype, 2);
@@ -125,7 +125,7 @@ TEST_P(ActivationTest, ClampedGatedMatchesReference) {
 TEST_P(ActivationTest, NanGoesThrough) {
   const Tensor x = tensor_of({1, NAN, 2}, {3}, DType::f32), other = tensor_of({1, 2, 3}, {3}, DType::f32);
   Tensor y = Tensor::empty(pool(), {3}, DType::f32);
-  for (Activation f : kAll) {
+  for (Activation f : kActivations) {
     ops::activation_forward(f, x, y);
     EXPECT_EQ(ops::first_nonfinite(y), 1) << static_cast<int>(f);
   }

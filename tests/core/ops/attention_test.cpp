@@ -13,7 +13,7 @@ using ops::AttentionSpan;
 class AttentionTest : public EverySimd {};
 NIBBLE_EVERY_SIMD(AttentionTest);
 
-struct Case {
+struct AttentionCase {
   std::string name;
   int64_t queries, keys;
   std::vector<AttentionSpan> spans;
@@ -47,8 +47,8 @@ std::vector<AttentionSpan> branches(int64_t prompt, const std::vector<int64_t>& 
   return spans;
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<AttentionCase> attention_cases() {
+  std::vector<AttentionCase> all;
   for (int64_t head_size : {8, 20, 64, 80, 96, 128}) {
     all.push_back({"head size " + std::to_string(head_size), 75, 75, documents({75}), heads_of(2, 2, head_size)});
   }
@@ -56,16 +56,16 @@ std::vector<Case> cases() {
   all.push_back({"one key head", 130, 130, documents({130}), heads_of(9, 1, 16)});
   all.push_back({"columns of several tiles", 800, 800, documents({800}), heads_of(4, 4, 16)});
   all.push_back({"documents", 237, 237, documents({1, 64, 3, 100, 65, 4}), heads_of(3, 3, 16)});
-  Case window = {"window", 300, 300, documents({170, 130}), heads_of(2, 1, 16)};
+  AttentionCase window = {"window", 300, 300, documents({170, 130}), heads_of(2, 1, 16)};
   window.params.window = 70;
   all.push_back(window);
   window.name = "narrow window";
   window.params.window = 3;
   all.push_back(window);
-  Case capped = {"soft cap", 140, 140, documents({140}), heads_of(2, 2, 16)};
+  AttentionCase capped = {"soft cap", 140, 140, documents({140}), heads_of(2, 2, 16)};
   capped.params.softcap = 1.5f;
   all.push_back(capped);
-  Case tilted = {"position slopes", 140, 140, documents({90, 50}), heads_of(4, 2, 16)};
+  AttentionCase tilted = {"position slopes", 140, 140, documents({90, 50}), heads_of(4, 2, 16)};
   tilted.params.alibi_slopes = {0.5f, 0.25f, 0.125f, 0.0625f};
   all.push_back(tilted);
   // 3 * 90 and more are no bf16 numbers: the rounding shows.
@@ -75,10 +75,10 @@ std::vector<Case> cases() {
   all.push_back(tilted);
   all.push_back({"queries continue a cache", 70, 200, {{0, 70, 0, 200}}, heads_of(4, 2, 16)});
   all.push_back({"one token after a long cache", 1, 1500, {{0, 1, 0, 1500}}, heads_of(6, 2, 20)});
-  Case decode = {"one token, window, some keys unused", 1, 1600, {{0, 1, 0, 1500}}, heads_of(2, 2, 20)};
+  AttentionCase decode = {"one token, window, some keys unused", 1, 1600, {{0, 1, 0, 1500}}, heads_of(2, 2, 20)};
   decode.params.window = 700;
   all.push_back(decode);
-  Case shared = {"a shared prompt", 330, 330, branches(100, {90, 140}), heads_of(4, 2, 16)};
+  AttentionCase shared = {"a shared prompt", 330, 330, branches(100, {90, 140}), heads_of(4, 2, 16)};
   all.push_back(shared);
   shared.params.window = 70;
   shared.name = "a shared prompt, window";
@@ -101,9 +101,9 @@ std::vector<Case> cases() {
 }
 
 /// One token each behind texts that begin with one of two prompts, whose keys stand before all others.
-Case behind_prompts(const AttentionParams& params) {
+AttentionCase behind_prompts(const AttentionParams& params) {
   constexpr int64_t kSlab = 700, kUnseen = 50;  // between the keys of two tokens
-  Case c = {"tokens behind shared prompts", 0, 2 * kSlab, {}, params};
+  AttentionCase c = {"tokens behind shared prompts", 0, 2 * kSlab, {}, params};
   for (const int64_t own : {1, 64, 3, 600, 65, 2, 130, 31, 7, 1, 90}) {
     const int64_t begin = c.queries < 6 ? 0 : kSlab, prompt = c.queries < 6 ? 70 : 600;
     c.spans.push_back({c.queries, c.queries + 1, begin, c.keys + own, begin + prompt, c.keys});
@@ -114,9 +114,9 @@ Case behind_prompts(const AttentionParams& params) {
 }
 
 /// What a backward pass has no form of.
-std::vector<Case> decoding_cases() {
-  std::vector<Case> all = {behind_prompts(heads_of(4, 2, 20)), behind_prompts(heads_of(9, 3, 64)),
-                           behind_prompts(heads_of(12, 12, 16))};
+std::vector<AttentionCase> decoding_cases() {
+  std::vector<AttentionCase> all = {behind_prompts(heads_of(4, 2, 20)), behind_prompts(heads_of(9, 3, 64)),
+                                    behind_prompts(heads_of(12, 12, 16))};
   AttentionParams other = heads_of(4, 2, 16);
   other.softcap = 1.5f;
   all.push_back(behind_prompts(other));
@@ -155,7 +155,7 @@ void for_each_arithmetic(const F& test) {
 }
 
 struct Problem {
-  explicit Problem(const Case& c, DType dtype = DType::f32) {
+  explicit Problem(const AttentionCase& c, DType dtype = DType::f32) {
     const AttentionParams& p = c.params;
     q = random_tensor({c.queries, p.heads * p.head_size}, dtype, 1, 1.5);
     k = random_tensor({c.keys, p.kv_heads * p.head_size}, dtype, 2, 1.5);
@@ -175,13 +175,15 @@ struct Problem {
     }
     return other;
   }
-  void forward(const Case& c) { ops::attention_forward(q, k, v, c.spans, c.params, out, lse); }
-  void backward(const Case& c) { ops::attention_backward(dout, q, k, v, out, lse, c.spans, c.params, dq, dk, dv); }
+  void forward(const AttentionCase& c) { ops::attention_forward(q, k, v, c.spans, c.params, out, lse); }
+  void backward(const AttentionCase& c) {
+    ops::attention_backward(dout, q, k, v, out, lse, c.spans, c.params, dq, dk, dv);
+  }
   Tensor q, k, v, dout, out, lse, dq, dk, dv;
 };
 
 TEST(AttentionReference, GradientsMatchFiniteDifferences) {
-  Case c = {"", 5, 7, {{0, 2, 0, 2}, {2, 5, 2, 7}}, heads_of(4, 2, 3)};
+  AttentionCase c = {"", 5, 7, {{0, 2, 0, 2}, {2, 5, 2, 7}}, heads_of(4, 2, 3)};
   for (int variant = 0; variant < 6; ++variant) {
     if (variant == 5) c.spans = {{0, 1, 0, 3}, {1, 3, 0, 5, 2, 3}, {3, 5, 0, 7, 2, 5}};
     if (variant == 1) c.params.window = 2;
@@ -208,9 +210,9 @@ TEST(AttentionReference, GradientsMatchFiniteDifferences) {
 }
 
 TEST_P(AttentionTest, ForwardMatchesReference) {
-  std::vector<Case> all = cases();
-  for (const Case& c : decoding_cases()) all.push_back(c);
-  for (const Case& c : all) {
+  std::vector<AttentionCase> all = attention_cases();
+  for (const AttentionCase& c : decoding_cases()) all.push_back(c);
+  for (const AttentionCase& c : all) {
     for_each_arithmetic([&](DType dtype) {
       Problem p(c, dtype);
       p.forward(c);
@@ -229,7 +231,7 @@ TEST_P(AttentionTest, ForwardMatchesReference) {
 }
 
 TEST_P(AttentionTest, BackwardMatchesReference) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : attention_cases()) {
     for_each_arithmetic([&](DType dtype) {
       Problem p(c, dtype);
       p.forward(c);
@@ -253,7 +255,7 @@ TEST_P(AttentionTest, BackwardMatchesReference) {
 }
 
 TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
-  for (const Case& c : cases()) {
+  for (const AttentionCase& c : attention_cases()) {
     for_each_arithmetic([&](DType dtype) {
       const Problem inputs(c, dtype);
       expect_same_bits_for_any_threads([&] {
@@ -268,13 +270,13 @@ TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
 
 // Where threads are more than columns of keys, several share one.
 TEST_P(AttentionTest, SharedColumnsOfKeysGiveTheSameBits) {
-  Case windowed = {"window", 1030, 1030, documents({1030}), heads_of(12, 6, 16)};
+  AttentionCase windowed = {"window", 1030, 1030, documents({1030}), heads_of(12, 6, 16)};
   windowed.params.window = 300;
-  const Case all[] = {{"one", 1030, 1030, documents({1030}), heads_of(12, 6, 16)},
-                      {"two", 1200, 1200, documents({700, 500}), heads_of(12, 6, 16)},
-                      {"tree", 1100, 1100, branches(600, {300, 200}), heads_of(6, 6, 16)},
-                      windowed};
-  for (const Case& c : all) {
+  const AttentionCase all[] = {{"one", 1030, 1030, documents({1030}), heads_of(12, 6, 16)},
+                               {"two", 1200, 1200, documents({700, 500}), heads_of(12, 6, 16)},
+                               {"tree", 1100, 1100, branches(600, {300, 200}), heads_of(6, 6, 16)},
+                               windowed};
+  for (const AttentionCase& c : all) {
     const auto run = [&] {
       Problem p(c, DType::bf16);
       p.forward(c);
@@ -292,8 +294,8 @@ TEST_P(AttentionTest, SharedColumnsOfKeysGiveTheSameBits) {
 }
 
 TEST_P(AttentionTest, PackedDocumentsDoNotSeeEachOther) {
-  const Case both = {"", 150, 150, documents({70, 80}), heads_of(2, 1, 16)};
-  const Case alone = {"", 80, 80, documents({80}), heads_of(2, 1, 16)};
+  const AttentionCase both = {"", 150, 150, documents({70, 80}), heads_of(2, 1, 16)};
+  const AttentionCase alone = {"", 80, 80, documents({80}), heads_of(2, 1, 16)};
   Problem packed(both), second(alone);
   packed.forward(both);
   second.q = packed.q.rows(70, 150);
@@ -304,7 +306,7 @@ TEST_P(AttentionTest, PackedDocumentsDoNotSeeEachOther) {
 }
 
 TEST_P(AttentionTest, LaterKeysDoNotMatter) {
-  const Case c = {"", 100, 100, documents({100}), heads_of(2, 1, 16)};
+  const AttentionCase c = {"", 100, 100, documents({100}), heads_of(2, 1, 16)};
   Problem p(c), changed(c);
   changed.k = p.k.clone(pool());
   changed.v = p.v.clone(pool());
@@ -316,7 +318,7 @@ TEST_P(AttentionTest, LaterKeysDoNotMatter) {
 }
 
 TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
-  const Case whole = {"", 90, 90, documents({90}), heads_of(4, 2, 16)};
+  const AttentionCase whole = {"", 90, 90, documents({90}), heads_of(4, 2, 16)};
   Problem p(whole);
   p.forward(whole);
   for (int64_t t : {0, 1, 50, 89}) {
@@ -331,8 +333,8 @@ TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
 TEST_P(AttentionTest, ASharedPromptIsAsIfEachAnswerHadItsOwn) {
   constexpr int64_t kPrompt = 100, kChosen = 90, kRejected = 140, kAll = kPrompt + kChosen;
   for (const int64_t window : {0, 70}) {
-    Case shared = {"", 330, 330, branches(kPrompt, {kChosen, kRejected}), heads_of(4, 2, 16)};
-    Case apart = {"", 430, 430, documents({kAll, kPrompt + kRejected}), shared.params};
+    AttentionCase shared = {"", 330, 330, branches(kPrompt, {kChosen, kRejected}), heads_of(4, 2, 16)};
+    AttentionCase apart = {"", 430, 430, documents({kAll, kPrompt + kRejected}), shared.params};
     shared.params.window = apart.params.window = window;
     Problem p(shared), copies(apart);
     const auto copy = [&](const Tensor& from, Tensor& to) {
@@ -368,7 +370,7 @@ TEST_P(AttentionTest, ASharedPromptIsAsIfEachAnswerHadItsOwn) {
 TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
   for (const auto& [head_size, dtype] : {std::pair(20, DType::f32), {128, DType::bf16}}) {
     constexpr int64_t kSlab = 1200;
-    Case all = {"", 0, 0, {}, heads_of(4, 2, head_size)};
+    AttentionCase all = {"", 0, 0, {}, heads_of(4, 2, head_size)};
     for (const int64_t length : {1100, 3, 513, 64, 1, 700, 65, 900, 2, 640, 1024}) {
       const int64_t queries = length == 64 ? 12 : length == 900 ? 5 : 1;
       all.spans.push_back({all.queries, all.queries + queries, all.keys, all.keys + length});
@@ -379,7 +381,7 @@ TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
     p.forward(all);
     for (const AttentionSpan& span : all.spans) {
       const int64_t queries = span.q_end - span.q_begin, keys = span.k_end - span.k_begin;
-      const Case alone = {"", queries, keys, {{0, queries, 0, keys}}, all.params};
+      const AttentionCase alone = {"", queries, keys, {{0, queries, 0, keys}}, all.params};
       Problem one(alone, dtype);
       one.q = p.q.rows(span.q_begin, span.q_end);
       one.k = p.k.rows(span.k_begin, span.k_end);
@@ -392,7 +394,7 @@ TEST_P(AttentionTest, ManySequencesAtOnceHaveTheBitsOfEachAlone) {
 }
 
 TEST_P(AttentionTest, TokensBehindASharedPromptHaveTheBitsOfEachAloneForAnyNumberOfThreads) {
-  for (const Case& c : decoding_cases()) {
+  for (const AttentionCase& c : decoding_cases()) {
     for_each_arithmetic([&](DType dtype) {
       Problem p(c, dtype);
       expect_same_bits_for_any_threads([&] {
@@ -414,7 +416,7 @@ TEST_P(AttentionTest, TokensBehindASharedPromptHaveTheBitsOfEachAloneForAnyNumbe
 }
 
 TEST(Attention, WrongShapesAreRefused) {
-  const Case c = {"", 10, 10, documents({10}), heads_of(2, 1, 8)};
+  const AttentionCase c = {"", 10, 10, documents({10}), heads_of(2, 1, 8)};
   Problem p(c);
   const std::vector<AttentionSpan> past = {{0, 11, 0, 11}}, few_keys = {{0, 10, 0, 5}};
   EXPECT_THROW(ops::attention_forward(p.q, p.k, p.v, past, c.params, p.out, p.lse), std::logic_error);

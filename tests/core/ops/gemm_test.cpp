@@ -16,7 +16,7 @@ namespace {
 
 enum class Form { nt, nn, tn };
 
-struct Case {
+struct ProductCase {
   Form form;
   DType a, b, c;
   int64_t rows, columns, depth;
@@ -24,7 +24,7 @@ struct Case {
   float alpha = 1.0f;
 };
 
-std::string describe(const Case& k) {
+std::string describe(const ProductCase& k) {
   return std::string(k.form == Form::nt   ? "nt "
                      : k.form == Form::nn ? "nn "
                                           : "tn ") +
@@ -33,7 +33,7 @@ std::string describe(const Case& k) {
          std::to_string(k.alpha);
 }
 
-Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t index) {
+Tensor random_operand(MemoryPool& pool, Shape shape, DType dtype, uint64_t index) {
   test::RandomStream stream(7, 1, index);
   Tensor built = Tensor::empty(pool, std::move(shape), dtype);
   for (int64_t i = 0; i < built.numel(); ++i) {
@@ -61,14 +61,14 @@ struct Operands {
   MemoryPool pool;
   Tensor a, b, c;
 
-  explicit Operands(const Case& k) {
-    a = random(pool, k.form == Form::tn ? Shape{k.depth, k.rows} : Shape{k.rows, k.depth}, k.a, 1);
-    b = random(pool, k.form == Form::nt ? Shape{k.columns, k.depth} : Shape{k.depth, k.columns}, k.b, 2);
-    c = random(pool, {k.rows, k.columns}, k.c, 3);
+  explicit Operands(const ProductCase& k) {
+    a = random_operand(pool, k.form == Form::tn ? Shape{k.depth, k.rows} : Shape{k.rows, k.depth}, k.a, 1);
+    b = random_operand(pool, k.form == Form::nt ? Shape{k.columns, k.depth} : Shape{k.depth, k.columns}, k.b, 2);
+    c = random_operand(pool, {k.rows, k.columns}, k.c, 3);
   }
 };
 
-cpu::PackedProduct product_of(const Case& k, Operands& x, const WeightView& w) {
+cpu::PackedProduct product_of(const ProductCase& k, Operands& x, const WeightView& w) {
   return {.a = x.a,
           .a_transposed = k.form == Form::tn,
           .w = w,
@@ -79,7 +79,7 @@ cpu::PackedProduct product_of(const Case& k, Operands& x, const WeightView& w) {
 }
 
 /// The product by our kernel of `level`.
-void multiply(const Case& k, Operands& x, Isa level) {
+void multiply(const ProductCase& k, Operands& x, Isa level) {
   const WeightView w(x.b);
   const cpu::PackedProduct product = product_of(k, x, w);
   if (cpu::few_rows_fit(product, level)) {
@@ -93,7 +93,7 @@ void multiply(const Case& k, Operands& x, Isa level) {
   }
 }
 
-void multiply(const Case& k, Operands& x) {
+void multiply(const ProductCase& k, Operands& x) {
   if (k.form == Form::nt) matmul_nt(x.a, x.b, x.c, k.accumulate, k.alpha);
   if (k.form == Form::nn) matmul_nn(x.a, x.b, x.c, k.accumulate, k.alpha);
   if (k.form == Form::tn) matmul_tn(x.a, x.b, x.c, k.accumulate, k.alpha);
@@ -101,7 +101,7 @@ void multiply(const Case& k, Operands& x) {
 
 /// |result - reference| is bounded by the rounding of K sums, sqrt(K) 2^-24 sum |a||b| (the probabilistic bound of
 /// Higham and Mary 2019; the mean of |a||b| is 1/4 here), and of the result.
-void expect_equal_to_reference(const Case& k, const Operands& before, const Tensor& result) {
+void expect_equal_to_reference(const ProductCase& k, const Operands& before, const Tensor& result) {
   std::vector<double> expected = values(before.c);
   ref::matmul(values(before.a).data(), k.form == Form::tn, values(before.b, k.a == DType::bf16).data(),
               k.form == Form::nt, k.rows, k.columns, k.depth, static_cast<double>(k.alpha), k.accumulate,
@@ -116,7 +116,7 @@ void expect_equal_to_reference(const Case& k, const Operands& before, const Tens
   }
 }
 
-std::vector<Case> cases() {
+std::vector<ProductCase> product_cases() {
   const std::vector<std::vector<int64_t>> sizes = {
       {1, 1, 1},    {1, 70, 33},   {2, 3, 5},    {5, 64, 64},  {7, 65, 129},    {13, 130, 16}, {49, 16, 300},
       {50, 150, 3}, {3, 17, 1100}, {2, 9, 2100}, {96, 8, 257}, {20, 100, 1026}, {530, 70, 40}};
@@ -125,7 +125,7 @@ std::vector<Case> cases() {
       {DType::bf16, DType::bf16, DType::f32}, {DType::f32, DType::f16, DType::bf16},
       {DType::f32, DType::bf16, DType::f32},  {DType::bf16, DType::f32, DType::f32},
       {DType::bf16, DType::f16, DType::bf16}};
-  std::vector<Case> built;
+  std::vector<ProductCase> built;
   for (Form form : {Form::nt, Form::nn, Form::tn}) {
     for (const auto& size : sizes) {
       for (const auto& dtype : dtypes) {
@@ -142,7 +142,7 @@ class GemmAtLevel : public testing::TestWithParam<Isa> {};
 
 TEST_P(GemmAtLevel, EveryFormEqualsTheReference) {
   if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     const Operands before(k);
     Operands x(k);
     multiply(k, x, GetParam());
@@ -154,7 +154,7 @@ TEST_P(GemmAtLevel, EveryFormEqualsTheReference) {
 TEST_P(GemmAtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   if (GetParam() > isa()) GTEST_SKIP() << "this CPU has no " << isa_name(GetParam());
   const int before = threads();
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     std::vector<std::vector<double>> results;
     for (int count : {1, 2, 3}) {
       set_threads(count);
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Levels, GemmAtLevel, testing::ValuesIn(test::gemm_level
 
 TEST(GemmOpenBlas, EveryFormItHasEqualsTheReference) {
   int64_t multiplied = 0;
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     const Operands before(k);
     Operands x(k);
     const WeightView w(x.b);
@@ -186,7 +186,7 @@ TEST(GemmOpenBlas, EveryFormItHasEqualsTheReference) {
 }
 
 TEST(Gemm, EveryFormEqualsTheReference) {
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     const Operands before(k);
     Operands x(k);
     multiply(k, x);
@@ -197,7 +197,7 @@ TEST(Gemm, EveryFormEqualsTheReference) {
 
 TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   const int before = threads();
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     std::vector<std::vector<double>> results;
     for (int count : {1, 2, 3}) {
       set_threads(count);
@@ -214,7 +214,7 @@ TEST(Gemm, GivesTheSameBitsOnOneTwoAndThreeThreads) {
 TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32EqualTheReferenceForAnyNumberOfThreads) {
   const test::MultipliesBf16 in_floats(Bf16Products::f32);
   const int before_test = threads();
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     if (k.a != DType::bf16) continue;
     const Operands before(k);
     std::vector<std::vector<double>> results;
@@ -234,7 +234,7 @@ TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32EqualTheReferenceForAnyNumberOfThre
 // What is widened is what f32 tensors of the same values hold, multiplied in the same order.
 TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
   for (const Form form : {Form::nt, Form::nn, Form::tn}) {
-    Case narrow{form, DType::bf16, DType::bf16, DType::f32, 77, 200, 1030}, wide = narrow;
+    ProductCase narrow{form, DType::bf16, DType::bf16, DType::f32, 77, 200, 1030}, wide = narrow;
     wide.a = wide.b = DType::f32;
     Operands x(narrow), y(wide);
     for (int64_t i = 0; i < x.a.numel(); ++i) y.a.data<float>()[i] = static_cast<float>(x.a.data<bf16>()[i]);
@@ -249,7 +249,7 @@ TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
 TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
   const int before = threads();
   for (const Form form : {Form::nt, Form::nn}) {
-    const Case k{form, DType::bf16, DType::bf16, DType::f32, 131, 200, 1030};
+    const ProductCase k{form, DType::bf16, DType::bf16, DType::f32, 131, 200, 1030};
     const Operands untouched(k);
     std::vector<std::vector<double>> results;
     for (const int count : {1, 2, 3, 5, 8, 48}) {
@@ -266,11 +266,11 @@ TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
 
 /// An epilogue of rank `rank` for a product in the form of `k`; its right side is f32.
 struct Epilogue {
-  Case narrow;
+  ProductCase narrow;
   Operands operands;
   LowRankEpilogue factors;
 
-  Epilogue(const Case& k, int64_t rank)
+  Epilogue(const ProductCase& k, int64_t rank)
       : narrow{k.form, k.a, DType::f32, k.c, k.rows, k.columns, rank, true},
         operands(narrow),
         factors{operands.a, operands.b, k.form == Form::nt} {}
@@ -278,11 +278,11 @@ struct Epilogue {
 
 void expect_epilogues_are_added() {
   const int before_test = threads();
-  for (const Case& k : cases()) {
+  for (const ProductCase& k : product_cases()) {
     if (k.form == Form::tn || k.alpha != 1) continue;
     for (const int64_t rank : {1, 2, 16, 40}) {
       for (const bool accumulate : {false, true}) {
-        Case wide = k;
+        ProductCase wide = k;
         wide.accumulate = accumulate;
         const Operands before(wide);
         const Epilogue epilogue(wide, rank);
@@ -297,7 +297,7 @@ void expect_epilogues_are_added() {
         ASSERT_EQ(results[0], results[1]) << describe(wide) << " rank " << rank;
 
         std::vector<double> expected = values(before.c);
-        const auto add = [&](const Case& c, const Operands& x) {
+        const auto add = [&](const ProductCase& c, const Operands& x) {
           ref::matmul(values(x.a).data(), false, values(x.b, c.a == DType::bf16).data(), c.form == Form::nt, c.rows,
                       c.columns, c.depth, 1.0, c.accumulate, expected.data());
         };
@@ -330,7 +330,7 @@ TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {
   for (const auto& [rows, columns] : {std::pair{16, 333}, {333, 16}, {1, 5}, {9, 64}, {64, 9}, {64, 257}, {8, 32}}) {
     for (const int64_t depth : {1, 2, 127, 1024, 2101}) {
       for (const bool accumulate : {false, true}) {
-        const Case k = {Form::tn, DType::bf16, DType::bf16, DType::f32, rows, columns, depth, accumulate, 0.3f};
+        const ProductCase k = {Form::tn, DType::bf16, DType::bf16, DType::f32, rows, columns, depth, accumulate, 0.3f};
         Operands x(k), y(k);
         const WeightView w(x.b), v(y.b);
         if (!cpu::thin_fits(product_of(k, x, w), isa())) continue;
@@ -353,15 +353,15 @@ TEST_P(GemmAtLevel, ASwappedProductGivesTheBitsOfAPackedOne) {
          {std::pair{1, 17}, {5, 64}, {33, 70}, {64, 201}, {65, 130}, {128, 263}, {150, 310}}) {
       for (const int64_t depth : {4, 36, 516, 2100, 4200}) {
         for (const int64_t rank : {0, 4, 40}) {
-          const Case k = {Form::nt,
-                          dtype,
-                          dtype,
-                          rank == 4 ? DType::bf16 : DType::f32,
-                          rows,
-                          columns,
-                          depth,
-                          rank == 40,
-                          rank > 0 ? 1.0f : 0.3f};
+          const ProductCase k = {Form::nt,
+                                 dtype,
+                                 dtype,
+                                 rank == 4 ? DType::bf16 : DType::f32,
+                                 rows,
+                                 columns,
+                                 depth,
+                                 rank == 40,
+                                 rank > 0 ? 1.0f : 0.3f};
           Operands x(k), y(k);
           const WeightView w(x.b), v(y.b);
           const cpu::PackedProduct one = product_of(k, x, w), other = product_of(k, y, v);

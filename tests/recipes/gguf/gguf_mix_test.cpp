@@ -9,7 +9,7 @@
 namespace nibble {
 namespace {
 
-DecoderConfig config(const std::string& model_type, int64_t layers, bool tied = false) {
+DecoderConfig mix_config(const std::string& model_type, int64_t layers, bool tied = false) {
   return parse_decoder_config(
       R"({"model_type": ")" + model_type + R"(", "vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024,
           "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": )" +
@@ -23,7 +23,7 @@ std::string type(const std::string& mix, const DecoderConfig& of, const std::str
 
 // As llama-quantize writes a Llama of 16 layers: finer in the first two, the last two, and every third one between.
 TEST(GgufMix, KeepsMoreBitsOfTheValuesAndTheWayDownWhereLlamaCppDoes) {
-  const DecoderConfig llama = config("llama", 16);
+  const DecoderConfig llama = mix_config("llama", 16);
   const std::vector<int64_t> finer = {0, 1, 4, 7, 10, 13, 14, 15};
   for (int64_t layer = 0; layer < 16; ++layer) {
     const std::string block = "blk." + std::to_string(layer) + ".";
@@ -42,13 +42,13 @@ TEST(GgufMix, KeepsMoreBitsOfTheValuesAndTheWayDownWhereLlamaCppDoes) {
 }
 
 TEST(GgufMix, ATableThatIsAlsoTheHeadIsStoredAsTheHead) {
-  EXPECT_EQ(type("q4_k_m", config("llama", 4, true), "token_embd.weight"), "Q6_K");
-  EXPECT_EQ(type("q4_0", config("llama", 4, true), "token_embd.weight"), "Q8_0");
-  EXPECT_EQ(type("q4_0", config("llama", 4), "token_embd.weight"), "Q4_0");
+  EXPECT_EQ(type("q4_k_m", mix_config("llama", 4, true), "token_embd.weight"), "Q6_K");
+  EXPECT_EQ(type("q4_0", mix_config("llama", 4, true), "token_embd.weight"), "Q8_0");
+  EXPECT_EQ(type("q4_0", mix_config("llama", 4), "token_embd.weight"), "Q4_0");
 }
 
 TEST(GgufMix, RowsOfNoMultipleOf256TakeBlocksOf32AndOthersF16) {
-  const DecoderConfig llama = config("llama", 16);
+  const DecoderConfig llama = mix_config("llama", 16);
   EXPECT_EQ(type("q4_k_m", llama, "blk.3.ffn_up.weight", 288), "Q5_0");
   EXPECT_EQ(type("q5_k_m", llama, "blk.3.ffn_up.weight", 288), "Q5_1");
   EXPECT_EQ(type("q4_k_m", llama, "blk.0.ffn_down.weight", 288), "Q8_0") << "in place of Q6_K";
@@ -58,9 +58,9 @@ TEST(GgufMix, RowsOfNoMultipleOf256TakeBlocksOf32AndOthersF16) {
 }
 
 TEST(GgufMix, ModelsOfTheShapeOfLlama70BGiveTheirValuesABitMore) {
-  EXPECT_EQ(type("q4_k_m", config("llama", 80), "blk.12.ffn_down.weight"), "Q6_K");
-  EXPECT_EQ(type("q4_k_m", config("llama", 80), "blk.13.attn_v.weight"), "Q5_K");
-  EXPECT_EQ(type("q4_k_m", config("llama", 80), "blk.13.ffn_down.weight"), "Q4_K");
+  EXPECT_EQ(type("q4_k_m", mix_config("llama", 80), "blk.12.ffn_down.weight"), "Q6_K");
+  EXPECT_EQ(type("q4_k_m", mix_config("llama", 80), "blk.13.attn_v.weight"), "Q5_K");
+  EXPECT_EQ(type("q4_k_m", mix_config("llama", 80), "blk.13.ffn_down.weight"), "Q4_K");
 }
 
 TEST(GgufMix, AnotherNameIsRefusedWithTheKnownOnes) {

@@ -17,15 +17,15 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr const char* kSizes = R"("hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
+constexpr const char* kExpertSizes = R"("hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 23, "max_position_embeddings": 64, "head_dim": 8,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_hidden_layers": )";
 
-std::string config(const std::string& type, int layers, const std::string& more) {
-  return "{\"model_type\": \"" + type + "\", " + kSizes + std::to_string(layers) + ", " + more + "}";
+std::string experts_config(const std::string& type, int layers, const std::string& more) {
+  return "{\"model_type\": \"" + type + "\", " + kExpertSizes + std::to_string(layers) + ", " + more + "}";
 }
 
-std::string qwen3_moe() { return config("qwen3_moe", 2, R"("num_experts": 4, "norm_topk_prob": true)"); }
+std::string qwen3_moe() { return experts_config("qwen3_moe", 2, R"("num_experts": 4, "norm_topk_prob": true)"); }
 
 class ImportGgufExperts : public ImportGguf {
  protected:
@@ -88,10 +88,10 @@ class ImportGgufExperts : public ImportGguf {
 TEST_F(ImportGgufExperts, GateAndUpInOneTensorComeBack) {
   const std::string experts = R"("num_local_experts": 4)";
   const std::vector<std::string> configs = {
-      qwen3_moe(), config("granitemoe", 2, experts),
-      config("llama4_text", 2, experts + R"(, "intermediate_size_mlp": 48)"),
-      config("gpt_oss", 2, experts + R"(, "rope_scaling": {"rope_type": "default"})"),
-      config("gemma4_text", 2, R"("enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
+      qwen3_moe(), experts_config("granitemoe", 2, experts),
+      experts_config("llama4_text", 2, experts + R"(, "intermediate_size_mlp": 48)"),
+      experts_config("gpt_oss", 2, experts + R"(, "rope_scaling": {"rope_type": "default"})"),
+      experts_config("gemma4_text", 2, R"("enable_moe_block": true, "num_experts": 4, "top_k_experts": 2,
           "global_head_dim": 16, "sliding_window": 8, "hidden_size_per_layer_input": 0,
           "layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 6.0, "rope_parameters": {
             "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -161,7 +161,7 @@ TEST_F(ImportGgufExperts, NumbersThatNoModelHasAreRefusedByTheKeysOfTheFile) {
 TEST_F(ImportGgufExperts, Llama4ComesBackAsLlamaCppComputesIt) {
   const std::string sizes = R"("intermediate_size_mlp": 48, "interleave_moe_layer_step": 2, "num_local_experts": )";
   for (const std::string more : {"4", "128, \"use_qk_norm\": false"}) {
-    const fs::path model = result(config("llama4_text", 4, sizes + more)), back = imported(exported(model));
+    const fs::path model = result(experts_config("llama4_text", 4, sizes + more)), back = imported(exported(model));
     expect_same_weights(back, model);
     const DecoderConfig got = read_decoder_config(back), want = read_decoder_config(model);
     expect_same_config(got, want);

@@ -83,7 +83,7 @@ void prefix_space(SplitText& text) {
 }
 
 // Spells each byte as a character.
-void spell_bytes(SplitText& text) {
+void spell_bytes_of_pieces(SplitText& text) {
   const auto is_plain = [](char c) { return c >= '!' && c <= '~'; };
   text.rewrite([&](std::string_view piece) { return std::ranges::all_of(piece, is_plain); },
                [&](const TextPiece&, std::string_view piece, Rewriter& out) {
@@ -156,7 +156,7 @@ void add_pre_tokenizer(const JsonFields& from, PreTokenizers& steps) {
     if (from.boolean_or("add_prefix_space", true)) steps.push_back({prefix_space});
     if (from.boolean_or("use_regex", true))
       steps.push_back(split(regular_expression(kGpt2Expression, from.place()), SplitBehavior::isolated));
-    steps.push_back({spell_bytes});
+    steps.push_back({spell_bytes_of_pieces});
   } else if (type == "Metaspace") {
     add_metaspace(from, steps);
   } else if (type == "Digits") {

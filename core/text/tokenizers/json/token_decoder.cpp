@@ -20,7 +20,7 @@ void replace_all(std::string& text, std::string_view what, std::string_view with
 
 using Tokens = std::vector<std::string>;
 
-void spell_bytes(Tokens& tokens) {
+void bytes_as_text(Tokens& tokens) {
   std::string bytes;
   for (const std::string& token : tokens) bytes += bytes_of_byte_level(token).value_or(token);
   tokens.assign(1, replace_invalid_utf8(bytes));
@@ -86,7 +86,7 @@ TokenDecoder strip(const std::string& content, int64_t start, int64_t stop) {
   });
 }
 
-TokenDecoder replace(const Pattern& pattern, const std::string& content) {
+TokenDecoder replacing(const Pattern& pattern, const std::string& content) {
   return each_token([=](std::string& token, size_t) {
     std::vector<PatternMatch> matches;
     pattern(token, matches);
@@ -145,7 +145,7 @@ void add_decoder(const JsonFields& from, TokenDecoders& steps) {
     const JsonFields list = from.at("decoders");
     for (size_t k = 0; k < list.size(); ++k) add_decoder(list.item(k), steps);
   } else if (type == "ByteLevel") {
-    steps.emplace_back(spell_bytes);
+    steps.emplace_back(bytes_as_text);
   } else if (type == "ByteFallback") {
     steps.emplace_back(join_bytes);
   } else if (type == "Fuse") {
@@ -155,7 +155,7 @@ void add_decoder(const JsonFields& from, TokenDecoders& steps) {
     if (content.empty() || utf8_length(content[0]) != content.size()) from.at("content").fail("is not one character");
     steps.push_back(strip(content, from.integer_or("start", 0), from.integer_or("stop", 0)));
   } else if (type == "Replace") {
-    steps.push_back(replace(read_pattern(from.at("pattern")), from.string("content")));
+    steps.push_back(replacing(read_pattern(from.at("pattern")), from.string("content")));
   } else if (type == "Metaspace") {
     const bool prepends = from.has("prepend_scheme") ? from.string("prepend_scheme") != "never"
                                                      : from.boolean_or("add_prefix_space", true);

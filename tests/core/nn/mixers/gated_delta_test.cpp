@@ -7,7 +7,7 @@ namespace {
 
 using namespace nibble::test;
 
-DecoderConfig config(bool fused) {
+DecoderConfig gated_delta_config(bool fused) {
   return with_kind([=](LayerConfig& layer) {
     layer.mixer = [=](const DecoderConfig& config, int64_t l, const std::string& prefix, const Makers& makers) {
       const GatedDeltaConfig delta{.width = config.width,
@@ -34,24 +34,25 @@ std::vector<std::string> names_of(const DecoderConfig& config) {
 }
 
 TEST(GatedDelta, HasTheTensorsOfTheFile) {
-  EXPECT_EQ(names_of(config(false)),
+  EXPECT_EQ(names_of(gated_delta_config(false)),
             (std::vector<std::string>{"in_proj_qkv.weight[48, 16]", "in_proj_z.weight[28, 16]",
                                       "in_proj_b.weight[4, 16]", "in_proj_a.weight[4, 16]", "conv1d.weight[48, 1, 3]",
                                       "dt_bias[4]", "A_log[4]", "norm.weight[7]", "out_proj.weight[16, 28]"}));
-  EXPECT_EQ(names_of(config(true)), (std::vector<std::string>{"in_proj_qkvz.weight[76, 16]", "in_proj_ba.weight[8, 16]",
-                                                              "conv1d.weight[48, 1, 3]", "dt_bias[4]", "A_log[4]",
-                                                              "norm.weight[7]", "out_proj.weight[16, 28]"}));
+  EXPECT_EQ(
+      names_of(gated_delta_config(true)),
+      (std::vector<std::string>{"in_proj_qkvz.weight[76, 16]", "in_proj_ba.weight[8, 16]", "conv1d.weight[48, 1, 3]",
+                                "dt_bias[4]", "A_log[4]", "norm.weight[7]", "out_proj.weight[16, 28]"}));
 }
 
 TEST(GatedDelta, ItsGradientsAreFiniteDifferences) {
-  expect_gradients_are_finite_differences(config(false));
-  expect_gradients_are_finite_differences(config(true));
+  expect_gradients_are_finite_differences(gated_delta_config(false));
+  expect_gradients_are_finite_differences(gated_delta_config(true));
 }
-TEST(GatedDelta, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config(true)); }
-TEST(GatedDelta, ContinuesCachedSequences) { expect_cached_text(config(false)); }
-TEST(GatedDelta, RunsOnEveryDevice) { expect_same_on_devices(config(true)); }
-TEST(GatedDelta, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config(false)); }
-TEST(GatedDelta, DocumentsAreApart) { expect_documents_are_apart(config(false)); }
+TEST(GatedDelta, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(gated_delta_config(true)); }
+TEST(GatedDelta, ContinuesCachedSequences) { expect_cached_text(gated_delta_config(false)); }
+TEST(GatedDelta, RunsOnEveryDevice) { expect_same_on_devices(gated_delta_config(true)); }
+TEST(GatedDelta, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(gated_delta_config(false)); }
+TEST(GatedDelta, DocumentsAreApart) { expect_documents_are_apart(gated_delta_config(false)); }
 
 // Kimi delta attention: a decay for every channel, projections and convolutions apart.
 DecoderConfig kimi() {

@@ -130,7 +130,7 @@ class RunningMean final : public Mixer {
   Linear gate_, value_, out_;
 };
 
-DecoderConfig config() {
+DecoderConfig running_mean_config() {
   return with_kind([](LayerConfig& layer) {
     layer.mixer = [](const DecoderConfig& config, int64_t l, const std::string& prefix, const Makers& makers) {
       return std::make_unique<RunningMean>(prefix, config.width, 8 + 4 * l, makers);
@@ -140,7 +140,7 @@ DecoderConfig config() {
 
 TEST(RunningMean, IsWhatItSays) {
   Rank rank;
-  Decoder decoder = random_decoder(config(), 1, rank.context());
+  Decoder decoder = random_decoder(running_mean_config(), 1, rank.context());
   std::vector<std::string> names;
   decoder.visit_linears([&](Linear& linear) {
     if (linear.name().find("layers.1.") != std::string::npos) names.push_back(linear.name());
@@ -150,11 +150,11 @@ TEST(RunningMean, IsWhatItSays) {
                                              "model.layers.1.mlp.up_proj", "model.layers.1.mlp.down_proj"}));
 }
 
-TEST(RunningMean, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
-TEST(RunningMean, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
-TEST(RunningMean, ContinuesCachedSequences) { expect_cached_text(config()); }
-TEST(RunningMean, RunsOnEveryDevice) { expect_same_on_devices(config()); }
-TEST(RunningMean, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config()); }
+TEST(RunningMean, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(running_mean_config()); }
+TEST(RunningMean, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(running_mean_config()); }
+TEST(RunningMean, ContinuesCachedSequences) { expect_cached_text(running_mean_config()); }
+TEST(RunningMean, RunsOnEveryDevice) { expect_same_on_devices(running_mean_config()); }
+TEST(RunningMean, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(running_mean_config()); }
 
 }  // namespace
 }  // namespace nibble

@@ -7,7 +7,7 @@ namespace {
 
 using namespace nibble::test;
 
-DecoderConfig config() {
+DecoderConfig short_conv_config() {
   return with_kind([](LayerConfig& layer) {
     layer.mixer = [](const DecoderConfig& config, int64_t l, const std::string& prefix, const Makers& makers) {
       const ShortConvConfig conv{.width = config.width, .taps = 2 + l, .bias = l == 1};
@@ -16,16 +16,16 @@ DecoderConfig config() {
   });
 }
 
-TEST(ShortConv, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(config()); }
-TEST(ShortConv, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(config()); }
-TEST(ShortConv, ContinuesCachedSequences) { expect_cached_text(config()); }
-TEST(ShortConv, RunsOnEveryDevice) { expect_same_on_devices(config()); }
-TEST(ShortConv, DocumentsAreApart) { expect_documents_are_apart(config()); }
-TEST(ShortConv, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(config()); }
+TEST(ShortConv, ItsGradientsAreFiniteDifferences) { expect_gradients_are_finite_differences(short_conv_config()); }
+TEST(ShortConv, WhatItKeepsMayBeComputedAgainOrLieInAFile) { expect_same_bits_however_kept(short_conv_config()); }
+TEST(ShortConv, ContinuesCachedSequences) { expect_cached_text(short_conv_config()); }
+TEST(ShortConv, RunsOnEveryDevice) { expect_same_on_devices(short_conv_config()); }
+TEST(ShortConv, DocumentsAreApart) { expect_documents_are_apart(short_conv_config()); }
+TEST(ShortConv, TrainsShardsAndPipelines) { expect_trains_shards_and_pipelines(short_conv_config()); }
 
 /// Layers of a mixer alone or a feed-forward alone (Nemotron-H).
 DecoderConfig of_one_sublayer() {
-  DecoderConfig result = config();
+  DecoderConfig result = short_conv_config();
   for (size_t l = 0; l < result.layer.size(); ++l) {
     result.layer[l].has_mixer = l != 2;
     result.layer[l].has_feed_forward = l == 2;

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-struct Converted {
-  explicit Converted(const std::string& text)
+struct ConvertedData {
+  explicit ConvertedData(const std::string& text)
       : notes(convert_recipe(text, "theirs.yml").notes), data(json::parse(convert_recipe(text, "theirs.yml").text)) {
     parse_recipe(data.dump(), "ours.json", {});  // accepts it
     data = data["data"];
@@ -28,7 +28,7 @@ struct Converted {
   json data;
 };
 
-const std::string kAxolotl =
+const std::string kPackedAxolotl =
     "base_model: m\noutput_dir: o\nsequence_len: 64\nnum_epochs: 1\nmicro_batch_size: 1\n"
     "gradient_accumulation_steps: 1\nsample_packing: true\n";
 
@@ -36,7 +36,7 @@ TEST(ConvertData, FilesThatAxolotlReadsInSeveralWaysAreNamed) {
   for (const bool is_first : {true, false}) {
     const std::string chat = "  - {path: chat.jsonl, type: chat_template}\n";
     const std::string completion = "  - {path: pc.jsonl, type: completion, field: completion}\n";
-    const Converted mixed(kAxolotl + "datasets:\n" + (is_first ? completion + chat : chat + completion));
+    const ConvertedData mixed(kPackedAxolotl + "datasets:\n" + (is_first ? completion + chat : chat + completion));
     EXPECT_FALSE(mixed.data.contains("format")) << mixed.data;
     EXPECT_FALSE(mixed.data.contains("fields")) << mixed.data;
     EXPECT_EQ(mixed.data["train"].size(), 2U);
@@ -47,7 +47,7 @@ TEST(ConvertData, FilesThatAxolotlReadsInSeveralWaysAreNamed) {
 }
 
 TEST(ConvertData, FieldsThatFilesCallDifferentlyAreLeftOut) {
-  const Converted mixed(kAxolotl + R"(datasets:
+  const ConvertedData mixed(kPackedAxolotl + R"(datasets:
   - {path: a.jsonl, type: alpaca, field_output: reply}
   - {path: b.jsonl, type: alpaca}
 )");
@@ -58,7 +58,7 @@ TEST(ConvertData, FieldsThatFilesCallDifferentlyAreLeftOut) {
 }
 
 TEST(ConvertData, WhatAxolotlSaysOfConversationsThatIsSoHereIsNoNote) {
-  const Converted both(kAxolotl + R"(datasets:
+  const ConvertedData both(kPackedAxolotl + R"(datasets:
   - path: a.jsonl
     type: chat_template
     field_messages: conversations
@@ -73,7 +73,7 @@ TEST(ConvertData, WhatAxolotlSaysOfConversationsThatIsSoHereIsNoNote) {
   EXPECT_EQ(both.data["format"], "chat");
   EXPECT_THAT(both.notes, Contains(HasSubstr("one data.fields for")));
   EXPECT_THAT(both.notes, Each(Not(HasSubstr("no counterpart"))));
-  const Converted other(kAxolotl + R"(datasets:
+  const ConvertedData other(kPackedAxolotl + R"(datasets:
   - path: a.jsonl
     type: chat_template
     message_property_mappings: {role: speaker, content: value}
@@ -87,26 +87,26 @@ TEST(ConvertData, WhatAxolotlSaysOfConversationsThatIsSoHereIsNoNote) {
 
 TEST(ConvertData, AxolotlsTrainOnInputsIsForAllFiles) {
   const auto datasets = [](const std::string& of_a, const std::string& of_b) {
-    return kAxolotl + "datasets:\n  - {path: a.jsonl, type: alpaca" + of_a + "}\n  - {path: b.jsonl, type: alpaca" +
-           of_b + "}\n  - {path: c.jsonl, type: alpaca}\n";
+    return kPackedAxolotl + "datasets:\n  - {path: a.jsonl, type: alpaca" + of_a +
+           "}\n  - {path: b.jsonl, type: alpaca" + of_b + "}\n  - {path: c.jsonl, type: alpaca}\n";
   };
   const std::string yes = ", train_on_inputs: true";
-  const Converted everywhere(datasets(yes, "") + "train_on_inputs: true\n");
+  const ConvertedData everywhere(datasets(yes, "") + "train_on_inputs: true\n");
   EXPECT_EQ(everywhere.data["train_on_prompt"], true);
   EXPECT_THAT(everywhere.notes, IsEmpty());
-  const Converted some(datasets(yes, yes));
+  const ConvertedData some(datasets(yes, yes));
   EXPECT_FALSE(some.data.contains("train_on_prompt"));
   EXPECT_THAT(some.notes, Contains(HasSubstr("datasets.train_on_inputs: is left out for a.jsonl, b.jsonl: ")));
-  const Converted except(datasets(", train_on_inputs: false", "") + "train_on_inputs: true\n");
+  const ConvertedData except(datasets(", train_on_inputs: false", "") + "train_on_inputs: true\n");
   EXPECT_EQ(except.data["train_on_prompt"], true);
   EXPECT_THAT(except.notes, Contains(HasSubstr("datasets.train_on_inputs: is left out for a.jsonl: ")));
-  const Converted one(kAxolotl + "datasets:\n  - {path: a.jsonl, type: alpaca" + yes + "}\n");
+  const ConvertedData one(kPackedAxolotl + "datasets:\n  - {path: a.jsonl, type: alpaca" + yes + "}\n");
   EXPECT_EQ(one.data["train_on_prompt"], true);
   EXPECT_THAT(one.notes, Contains(HasSubstr("datasets.train_on_inputs: is taken for data.train_on_prompt")));
 }
 
 TEST(ConvertData, FilesOfAxolotlsOtherLists) {
-  const Converted converted(kAxolotl + R"(datasets:
+  const ConvertedData converted(kPackedAxolotl + R"(datasets:
   - {path: json, data_files: [a.jsonl, b.jsonl], type: alpaca}
 test_datasets:
   - {path: c.jsonl, type: alpaca, split: train}
@@ -115,20 +115,20 @@ test_datasets:
   EXPECT_EQ(converted.data["eval"], "c.jsonl");
   EXPECT_EQ(converted.data["format"], "alpaca");
   EXPECT_THAT(converted.notes, IsEmpty());
-  const Converted pretraining(kAxolotl +
-                              "max_steps: 9\npretraining_dataset:\n  - {path: me/texts, type: pretrain, "
-                              "text_column: body, data_files: d.jsonl}\n");
+  const ConvertedData pretraining(kPackedAxolotl +
+                                  "max_steps: 9\npretraining_dataset:\n  - {path: me/texts, type: pretrain, "
+                                  "text_column: body, data_files: d.jsonl}\n");
   EXPECT_EQ(pretraining.data["train"], "d.jsonl");
   EXPECT_EQ(pretraining.data["format"], "text");
   EXPECT_EQ(pretraining.data["fields"], json::parse(R"({"text": "body"})"));
   EXPECT_THAT(pretraining.notes, Contains(HasSubstr("pretraining_dataset.data_files: are taken for files of this")));
-  const Converted segments(kAxolotl + "datasets:\n  - {path: a.jsonl, type: input_output}\n");
+  const ConvertedData segments(kPackedAxolotl + "datasets:\n  - {path: a.jsonl, type: input_output}\n");
   EXPECT_THAT(segments.notes, Contains(HasSubstr("datasets.type: \"input_output\" has no counterpart")));
 }
 
 TEST(ConvertData, TrlTrainsAllTokensUnlessAKeySaysOtherwise) {
   const auto converted = [](const std::string& keys) {
-    return Converted("model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\npacking: true\n" + keys);
+    return ConvertedData("model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\npacking: true\n" + keys);
   };
   const std::string answers = "assistant_only_loss: true\n", all = "assistant_only_loss: false\n";
   const std::string completion = "completion_only_loss: true\n", whole = "completion_only_loss: false\n";
@@ -148,7 +148,7 @@ TEST(ConvertData, TrlTrainsAllTokensUnlessAKeySaysOtherwise) {
 
 TEST(ConvertData, LlamaFactoryPacksWhereEitherKeySaysSo) {
   const auto converted = [](const std::string& keys) {
-    return Converted("model_name_or_path: m\ncutoff_len: 64\noutput_dir: o\ndataset: a\n" + keys);
+    return ConvertedData("model_name_or_path: m\ncutoff_len: 64\noutput_dir: o\ndataset: a\n" + keys);
   };
   const std::string neat = "neat_packing: true\n", apart = "as with neat_packing";
   for (const std::string& keys :
@@ -167,14 +167,14 @@ TEST(ConvertData, LlamaFactoryPacksWhereEitherKeySaysSo) {
 
 TEST(ConvertData, LlamaFactorysTrainOnPromptHasTheSameName) {
   const std::string theirs = "model_name_or_path: m\nfinetuning_type: full\noutput_dir: o\ndataset: a\n";
-  const Converted converted(theirs + "train_on_prompt: true\n");
+  const ConvertedData converted(theirs + "train_on_prompt: true\n");
   EXPECT_EQ(converted.data["train_on_prompt"], true);
   EXPECT_THAT(converted.notes, Each(Not(HasSubstr("train_on_prompt"))));
-  EXPECT_FALSE(Converted(theirs).data.contains("train_on_prompt"));
+  EXPECT_FALSE(ConvertedData(theirs).data.contains("train_on_prompt"));
 }
 
 TEST(ConvertData, LlamaFactorysNamesOfEvaluationDataAreFilesToo) {
-  const Converted converted("model_name_or_path: m\nstage: sft\noutput_dir: o\ndataset: a\neval_dataset: b , c,\n");
+  const ConvertedData converted("model_name_or_path: m\nstage: sft\noutput_dir: o\ndataset: a\neval_dataset: b , c,\n");
   EXPECT_EQ(converted.data["eval"], json::parse(R"(["data/b.json", "data/c.json"])"));
   EXPECT_THAT(converted.notes, Contains(HasSubstr("eval_dataset: \"c\" is taken for the file data/c.json")));
 }

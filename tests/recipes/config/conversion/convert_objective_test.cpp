@@ -20,8 +20,8 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Converted {
-  explicit Converted(const std::string& text, const std::string& objective = "", const char* reward = nullptr)
+struct ConvertedObjective {
+  explicit ConvertedObjective(const std::string& text, const std::string& objective = "", const char* reward = nullptr)
       : notes(convert_recipe(text, "theirs.yml", objective).notes),
         root(json::parse(convert_recipe(text, "theirs.yml", objective).text)) {
     if (reward != nullptr) root["rewards"] = json::parse(reward);
@@ -33,11 +33,11 @@ struct Converted {
 
 const std::string kTrl = "model_name_or_path: m\ndataset_name: d.jsonl\noutput_dir: o\n";
 const std::string kFactory = "model_name_or_path: m\ndataset: pairs\noutput_dir: o\n";
-const std::string kAxolotl = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\n";
+const std::string kAxolotlPairs = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\n";
 constexpr const char* kExact = R"([{"type": "exact", "column": "answer"}])";
 
 TEST(ConvertObjective, TrlsDpoIsRecognizedByItsKeys) {
-  const Converted dpo(kTrl + R"(
+  const ConvertedObjective dpo(kTrl + R"(
 beta: 0.2
 loss_type: [sigmoid, sft]
 loss_weights: [1.0, 0.5]
@@ -53,7 +53,7 @@ use_peft: true
 }
 
 TEST(ConvertObjective, TrlsWeightsOfLossesStayBesideRpoAlpha) {
-  const Converted dpo(kTrl + R"(
+  const ConvertedObjective dpo(kTrl + R"(
 beta: 0.2
 loss_type: [sigmoid, sft]
 loss_weights: [0.8, 1.0]
@@ -78,27 +78,27 @@ use_vllm: true
 per_device_train_batch_size: 8
 eval_strategy: "no"
 )";
-  const Converted grpo(theirs, "", kExact);
+  const ConvertedObjective grpo(theirs, "", kExact);
   EXPECT_EQ(grpo.root["objective"], json::parse(R"({"type": "grpo", "beta": 0.01, "epsilon_high": 0.28,
                                                     "loss_type": "dr_grpo", "scale_rewards": "none"})"));
   EXPECT_EQ(grpo.root["rollout"], json::parse(R"({"completions": 8, "temperature": 0.9, "max_new_tokens": 512})"));
   EXPECT_EQ(grpo.root["data"], json::parse(R"({"train": "d.jsonl", "truncate": "drop", "max_length": 1536})"));
   EXPECT_THAT(grpo.notes, AllOf(Contains(HasSubstr("rewards: is missing")), Contains(HasSubstr("use_vllm: has no"))));
-  const Converted scored(theirs + "max_prompt_length: 88\nreward_model_name_or_path: r\n");
+  const ConvertedObjective scored(theirs + "max_prompt_length: 88\nreward_model_name_or_path: r\n");
   EXPECT_EQ(scored.root["rewards"], json::parse(R"([{"type": "model", "path": "r"}])"));
   EXPECT_EQ(scored.root["data"]["max_length"], 600);
 }
 
 TEST(ConvertObjective, EachOfTrlsTrainersHasKeysOfItsOwn) {
   const auto type = [](const std::string& keys, const char* reward = nullptr) {
-    return Converted(kTrl + keys, "", reward).root["objective"]["type"];
+    return ConvertedObjective(kTrl + keys, "", reward).root["objective"]["type"];
   };
   EXPECT_EQ(type("desirable_weight: 1.2\nbeta: 0.3\n"), "kto");
   EXPECT_EQ(type("cpo_alpha: 0.5\nloss_type: sigmoid\n"), "cpo");
   EXPECT_EQ(type("cpo_alpha: 0.0\nloss_type: simpo\n"), "simpo");
   EXPECT_EQ(type("center_rewards_coefficient: 0.01\n"), "reward");
   EXPECT_EQ(type("num_generations: 4\nnormalize_advantages: true\n", kExact), "rloo");
-  const Converted next(kTrl + "packing: true\nloss_type: nll\n");
+  const ConvertedObjective next(kTrl + "packing: true\nloss_type: nll\n");
   EXPECT_FALSE(next.root.contains("objective"));
   EXPECT_EQ(next.root["optimizer"]["lr"], 2e-5);
 }
@@ -111,31 +111,33 @@ TEST(ConvertObjective, KeysOfSeveralTrainersAreRefusedUntilOneIsNamed) {
   EXPECT_THAT(refusal(unclear),
               HasSubstr("t.yml: may be for the trainers dpo, kto, cpo, orpo, grpo, rloo of TRL, which all have beta, "
                         "max_prompt_length; say for which, as in --objective dpo"));
-  EXPECT_EQ(Converted(unclear, "orpo").root["objective"], json::parse(R"({"type": "orpo", "beta": 0.1})"));
+  EXPECT_EQ(ConvertedObjective(unclear, "orpo").root["objective"], json::parse(R"({"type": "orpo", "beta": 0.1})"));
   EXPECT_THAT(refusal(kTrl + "packing: true\nbeta: 0.1\n"),
               HasSubstr("t.yml: has keys that no trainer of TRL has together: packing, beta"));
   EXPECT_THAT(refusal(kTrl + "num_ppo_epochs: 2\n"), HasSubstr("\"ppo\" is not converted"));
   EXPECT_THAT(refusal(kTrl, "dpp"), HasSubstr("nibble recipes cp dpo"));
-  EXPECT_THAT(refusal(kAxolotl + "rl: gdpo\n"), HasSubstr("\"gdpo\" is not converted"));
+  EXPECT_THAT(refusal(kAxolotlPairs + "rl: gdpo\n"), HasSubstr("\"gdpo\" is not converted"));
   EXPECT_THAT(refusal(kFactory + "stage: ppo\n"), HasSubstr("nibble recipes cp ppo"));
   EXPECT_THAT(refusal(kFactory + "stage: dpo\n", "kto"), HasSubstr("--objective: is for a configuration of TRL"));
 }
 
 TEST(ConvertObjective, LlamaFactorysStageAndPrefLoss) {
-  const Converted dpo(kFactory + "stage: dpo\npref_beta: 0.2\npref_loss: ipo\npref_ftx: 0.5\nlora_dropout: 0.1\n");
+  const ConvertedObjective dpo(kFactory +
+                               "stage: dpo\npref_beta: 0.2\npref_loss: ipo\npref_ftx: 0.5\nlora_dropout: 0.1\n");
   EXPECT_EQ(dpo.root["objective"], json::parse(R"({"type": "dpo", "beta": 0.2, "loss_type": ["ipo", "sft"],
                                                    "loss_weights": [1, 0.5]})"));
   EXPECT_THAT(dpo.notes, AllOf(Contains(HasSubstr("lora_dropout: LLaMA-Factory turns dropout off")),
                                Contains(HasSubstr("pref_ftx: the loss of chosen answers is a mean over tokens"))));
-  EXPECT_EQ(Converted(kFactory + "stage: dpo\npref_loss: simpo\nsimpo_gamma: 1.0\n").root["objective"],
+  EXPECT_EQ(ConvertedObjective(kFactory + "stage: dpo\npref_loss: simpo\nsimpo_gamma: 1.0\n").root["objective"],
             json::parse(R"({"type": "simpo", "simpo_gamma": 1.0, "cpo_alpha": 0})"));
-  EXPECT_EQ(Converted(kFactory + "stage: kto\nkto_chosen_weight: 1.1\nkto_rejected_weight: 0.9\n").root["objective"],
-            json::parse(R"({"type": "kto", "desirable_weight": 1.1, "undesirable_weight": 0.9})"));
-  EXPECT_EQ(Converted(kFactory + "stage: rm\n").root["objective"], json::parse(R"({"type": "reward"})"));
+  EXPECT_EQ(
+      ConvertedObjective(kFactory + "stage: kto\nkto_chosen_weight: 1.1\nkto_rejected_weight: 0.9\n").root["objective"],
+      json::parse(R"({"type": "kto", "desirable_weight": 1.1, "undesirable_weight": 0.9})"));
+  EXPECT_EQ(ConvertedObjective(kFactory + "stage: rm\n").root["objective"], json::parse(R"({"type": "reward"})"));
 }
 
 TEST(ConvertObjective, AxolotlsRl) {
-  const Converted dpo(R"(
+  const ConvertedObjective dpo(R"(
 base_model: m
 rl: dpo
 rl_beta: 0.3
@@ -148,15 +150,16 @@ output_dir: o
   EXPECT_EQ(dpo.root["data"]["fields"], json::parse(R"({"prompt": "ask", "chosen": "good"})"));
   EXPECT_THAT(dpo.notes, AllOf(Contains(HasSubstr("train_on_inputs: has no meaning for the objective dpo")),
                                Contains(HasSubstr("datasets.type: \"chat_template.default\" is left out"))));
-  EXPECT_EQ(Converted(kAxolotl + "rl: ipo\n").root["objective"], json::parse(R"({"type": "dpo", "loss_type": "ipo"})"));
-  const Converted grpo(kAxolotl + R"(
+  EXPECT_EQ(ConvertedObjective(kAxolotlPairs + "rl: ipo\n").root["objective"],
+            json::parse(R"({"type": "dpo", "loss_type": "ipo"})"));
+  const ConvertedObjective grpo(kAxolotlPairs + R"(
 rl: grpo
 trl: {beta: 0.001, num_generations: 4, max_completion_length: 64, reward_funcs: [mine.judge]}
 micro_batch_size: 4
 val_set_size: 0.1
 sequence_len: 300
 )",
-                       "", kExact);
+                                "", kExact);
   EXPECT_EQ(grpo.root["objective"], json::parse(R"({"type": "grpo", "beta": 0.001})"));
   EXPECT_EQ(grpo.root["rollout"], json::parse(R"({"completions": 4, "max_new_tokens": 64})"));
   EXPECT_EQ(grpo.root["data"], json::parse(R"({"train": "d.jsonl", "truncate": "drop", "max_length": 300})"));

@@ -270,7 +270,7 @@ Value pretty(Interpreter& interpreter, const Value& value, Arguments& arguments)
   return built(interpreter, text);
 }
 
-Value not_here(Interpreter&, const Value&, Arguments&) { throw Failure("this filter is not known here"); }
+Value unknown_filter(Interpreter&, const Value&, Arguments&) { throw Failure("this filter is not known here"); }
 
 }  // namespace
 
@@ -294,7 +294,7 @@ std::vector<NamedFilter> text_filters() {
           {"truncate", truncate},
           {"upper", by_method<kUpper>},
           {"urlencode", url_encode},
-          {"urlize", not_here},
+          {"urlize", unknown_filter},
           {"wordcount", word_count},
           {"wordwrap", word_wrap},
           {"xmlattr", xml_attributes}};

@@ -66,8 +66,8 @@ bool is_number(const Value& v) { return v.is_number(); }
 bool is_string(const Value& v) { return v.is_text(); }
 bool is_mapping(const Value& v) { return v.is(Kind::dict); }
 bool is_escaped(const Value& v) { return v.is_markup(); }
-bool is_lower(const Value& v, Budget& budget) { return is_in_case(str(v, budget), true); }
-bool is_upper(const Value& v, Budget& budget) { return is_in_case(str(v, budget), false); }
+bool is_lower_case(const Value& v, Budget& budget) { return is_in_case(str(v, budget), true); }
+bool is_upper_case(const Value& v, Budget& budget) { return is_in_case(str(v, budget), false); }
 bool is_callable(const Value& v) { return v.is_undefined() || (v.is(Kind::object) && v.as_object()->callable()); }
 // Names are looked up in a dict: a value without hash is an error.
 bool is_filter(const Value& v, Budget& budget) { return v.hash(budget), v.is_text() && find_filter(v.as_text()); }
@@ -105,8 +105,8 @@ constexpr std::array kTests = {NamedTest{"odd", odd},
                                NamedTest{"true", plain<is_true>},
                                NamedTest{"integer", plain<is_integer>},
                                NamedTest{"float", plain<is_float>},
-                               NamedTest{"lower", counted<is_lower>},
-                               NamedTest{"upper", counted<is_upper>},
+                               NamedTest{"lower", counted<is_lower_case>},
+                               NamedTest{"upper", counted<is_upper_case>},
                                NamedTest{"string", plain<is_string>},
                                NamedTest{"mapping", plain<is_mapping>},
                                NamedTest{"number", plain<is_number>},

@@ -121,7 +121,7 @@ Value without_affix(Interpreter& interpreter, const Value& self, Arguments& argu
   return same_kind(interpreter, self, at_end ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size()));
 }
 
-Value replace(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value replace_text(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   no_names("replace", arguments);
   const Bound bound("replace", arguments, {"old", "new", "count"}, 2);
   const auto escaped = [&](const Value& text) {
@@ -170,7 +170,7 @@ Value partition(Interpreter& interpreter, const Value& self, Arguments& argument
   return Value::tuple({piece(text.substr(0, at)), piece(separator), piece(text.substr(at + separator.size()))});
 }
 
-Value join(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value join_texts(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   no_names("join", arguments);
   const Bound bound("join", arguments, {"iterable"}, 1);
   std::string text;
@@ -279,7 +279,7 @@ Value isidentifier(Interpreter&, const Value& self, Arguments&) {
                         std::all_of(points.begin(), points.end(), continues_identifier));
 }
 
-Value format(Interpreter& interpreter, const Value& self, Arguments& arguments) {
+Value format_braces(Interpreter& interpreter, const Value& self, Arguments& arguments) {
   return same_kind(interpreter, self, format_text(interpreter, self.as_text(), arguments));
 }
 
@@ -293,7 +293,7 @@ Value format_map(Interpreter& interpreter, const Value& self, Arguments& argumen
   return same_kind(interpreter, self, format_text(interpreter, self.as_text(), named));
 }
 
-Value not_here(Interpreter&, const Value&, Arguments&) {
+Value unknown_method(Interpreter&, const Value&, Arguments&) {
   throw Failure("bytes and translation tables are not known here");
 }
 
@@ -306,11 +306,11 @@ constexpr std::array kMethods = {NamedMethod{"capitalize", changed<capitalized>}
                                  NamedMethod{"casefold", changed<fold_case>},
                                  NamedMethod{"center", justify<Side::both>},
                                  NamedMethod{"count", count},
-                                 NamedMethod{"encode", not_here},
+                                 NamedMethod{"encode", unknown_method},
                                  NamedMethod{"endswith", has_affix<true>},
                                  NamedMethod{"expandtabs", expandtabs},
                                  NamedMethod{"find", find<false, false>},
-                                 NamedMethod{"format", format},
+                                 NamedMethod{"format", format_braces},
                                  NamedMethod{"format_map", format_map},
                                  NamedMethod{"index", find<false, true>},
                                  NamedMethod{"isalnum", all_are<is_alphanumeric>},
@@ -325,15 +325,15 @@ constexpr std::array kMethods = {NamedMethod{"capitalize", changed<capitalized>}
                                  NamedMethod{"isspace", all_are<is_space>},
                                  NamedMethod{"istitle", istitle},
                                  NamedMethod{"isupper", has_case<false>},
-                                 NamedMethod{"join", join},
+                                 NamedMethod{"join", join_texts},
                                  NamedMethod{"ljust", justify<Side::left>},
                                  NamedMethod{"lower", changed<to_lower>},
                                  NamedMethod{"lstrip", strip<true, false>},
-                                 NamedMethod{"maketrans", not_here},
+                                 NamedMethod{"maketrans", unknown_method},
                                  NamedMethod{"partition", partition<false>},
                                  NamedMethod{"removeprefix", without_affix<false>},
                                  NamedMethod{"removesuffix", without_affix<true>},
-                                 NamedMethod{"replace", replace},
+                                 NamedMethod{"replace", replace_text},
                                  NamedMethod{"rfind", find<true, false>},
                                  NamedMethod{"rindex", find<true, true>},
                                  NamedMethod{"rjust", justify<Side::right>},
@@ -346,7 +346,7 @@ constexpr std::array kMethods = {NamedMethod{"capitalize", changed<capitalized>}
                                  NamedMethod{"strip", strip<true, true>},
                                  NamedMethod{"swapcase", changed<swap_case>},
                                  NamedMethod{"title", changed<to_title>},
-                                 NamedMethod{"translate", not_here},
+                                 NamedMethod{"translate", unknown_method},
                                  NamedMethod{"upper", changed<to_upper>},
                                  NamedMethod{"zfill", zfill}};
 

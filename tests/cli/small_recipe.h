@@ -17,11 +17,11 @@ inline CommandOutput output_of_nibble(const std::string& words) {
 }
 
 /// A recipe for the small model on a few sentences.
-struct SmallRun {
+struct SmallRecipe {
   TemporaryDirectory directory;
   std::filesystem::path model;
 
-  explicit SmallRun(const std::filesystem::path& base) : model(base) {
+  explicit SmallRecipe(const std::filesystem::path& base) : model(base) {
     std::string lines;
     for (int i = 0; i < 12; ++i) {
       lines +=
