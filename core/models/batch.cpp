@@ -102,6 +102,7 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& memory, bool share
     int64_t answer = 1;
     while (answer < length && label_of(static_cast<size_t>(answer)) == kIgnoreLabel) ++answer;
     batch.answers.push_back(first + (answer < length ? answer - 1 : length));
+    batch.answers_open.push_back(label_of(0) != kIgnoreLabel);
     for (int64_t t = shared; t < length; ++t, ++row) {
       const size_t next = static_cast<size_t>(t) + 1;
       ids[row] = sample.ids[next - 1];

@@ -44,6 +44,7 @@ struct Batch {
   std::vector<int64_t> groups;             ///< where each group begins among the documents, and their number
   int64_t label_tokens = 0;                ///< targets that are not kIgnoreLabel
   std::vector<int64_t> answers;            ///< by document: its first row that predicts a labelled token, or its end
+  std::vector<bool> answers_open;          ///< by document: its first token, which no row predicts, is labelled
   std::vector<std::vector<float>> values;  ///< by document: Sample::values
   Tensor reference;  ///< [T] f32 on the host: log-probabilities that a reference gives the targets; undefined: unknown
   Tensor old;        ///< likewise, of the policy that wrote the answers

@@ -26,6 +26,11 @@ inline double answer_tokens(const Batch& batch, size_t d) {
   return tokens;
 }
 
+/// Likewise, with a token that no row predicts: the first of an answer without a prompt.
+inline double answer_length(const Batch& batch, size_t d) {
+  return answer_tokens(batch, d) + (batch.answers_open[d] ? 1 : 0);
+}
+
 /// Sum of `values` [T], as log-probabilities are, over the answer's tokens; 0 where there are none.
 inline double answer_sum(const Batch& batch, size_t d, std::span<const float> values) {
   double sum = 0;

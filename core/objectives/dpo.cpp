@@ -167,15 +167,19 @@ LossCounts Dpo::counts(const Batch& batch) const {
   return counts;
 }
 
+double Dpo::shared_tokens(const Batch& batch, size_t chosen) {
+  return std::min(answer_tokens(batch, chosen), answer_tokens(batch, chosen + 1));
+}
+
 double Dpo::token_weight(int64_t k, double shared) const {
   return !options_.ld_alpha || static_cast<double>(k) < shared ? 1 : *options_.ld_alpha;
 }
 
 PairScores Dpo::scores(const Batch& batch, const LabelLogProbs& log_probs, size_t chosen) const {
   PairScores pair;
-  pair.chosen_tokens = answer_tokens(batch, chosen);
-  pair.rejected_tokens = answer_tokens(batch, chosen + 1);
-  const double shared = std::min(pair.chosen_tokens, pair.rejected_tokens);
+  pair.chosen_tokens = answer_length(batch, chosen);
+  pair.rejected_tokens = answer_length(batch, chosen + 1);
+  const double shared = shared_tokens(batch, chosen);
   const auto add = [&](size_t document, double& policy, double& reference) {
     each_answer_row(batch, document, [&](size_t row, int64_t k) {
       policy += token_weight(k, shared) * static_cast<double>(log_probs.policy[row]);
@@ -211,7 +215,7 @@ double Dpo::loss_sum(const Batch& batch, const LabelLogProbs& log_probs, const L
     const double weight = pair_weight(batch, log_probs, chosen);
     const PairLoss loss = dpo_pair_loss(options_, pair, ranks);
     sum += weight * loss.value - sft * answer_sum(batch, chosen, log_probs.policy);
-    const double shared = std::min(pair.chosen_tokens, pair.rejected_tokens);
+    const double shared = shared_tokens(batch, chosen);
     each_answer_row(batch, chosen, [&](size_t row, int64_t k) {
       weights[row] = static_cast<float>(sft - weight * loss.by_chosen * token_weight(k, shared));
     });
@@ -266,7 +270,7 @@ std::vector<SampleFacts> Dpo::facts(const Batch& batch, const LabelLogProbs& log
                                                       {pair.chosen, pair.rejected}));
     const std::span<const float> entropies = log_probs.statistics.entropies;
     fact.values[kEntropy] = answer_sum(batch, chosen, entropies) + answer_sum(batch, chosen + 1, entropies);
-    fact.values[kTokens] = pair.chosen_tokens + pair.rejected_tokens;
+    fact.values[kTokens] = fact.values[kChosenTokens] + fact.values[kRejectedTokens];
     fact.values[kRight] = answer_sum(batch, chosen, log_probs.statistics.top1);
   });
   return found;

@@ -9,7 +9,7 @@ namespace nibble {
 struct PairScores {
   double chosen = 0, rejected = 0;                      ///< log-probabilities that the policy gives
   double reference_chosen = 0, reference_rejected = 0;  ///< and the reference
-  double chosen_tokens = 0, rejected_tokens = 0;
+  double chosen_tokens = 0, rejected_tokens = 0;        ///< of the answers, as averages count them (answer_length())
 };
 
 /// What the losses that sort (aot, aot_unpaired) compare a pair with: the others' values at its rank.
@@ -44,6 +44,8 @@ class Dpo final : public Objective {
   Metrics metrics(std::span<const SampleFacts> facts, const LossCounts& step) const override;
 
  private:
+  /// How many predicted tokens both answers have.
+  static double shared_tokens(const Batch& batch, size_t chosen);
   /// How much the k-th token of an answer counts, `shared` of whose tokens the other has as well.
   double token_weight(int64_t k, double shared) const;
   PairScores scores(const Batch& batch, const LabelLogProbs& log_probs, size_t chosen) const;

@@ -39,6 +39,14 @@ PREFERENCES = [
     {"type": "simpo", "beta": 0.5, "simpo_gamma": 0.4, "cpo_alpha": 0.7},
     {"type": "orpo", "beta": 0.3},
 ]
+UNPROMPTED = [  # of answers whose first token nothing stands before: it has no log-probability
+    {"type": "dpo", "loss_type": "sigmoid", "beta": 0.3},
+    {"type": "dpo", "loss_type": "ipo", "beta": 0.3},
+    {"type": "dpo", "loss_type": "sigmoid_norm", "beta": 0.3},
+    {"type": "dpo", "loss_type": ["ipo", "sft"], "beta": 0.3, "ld_alpha": 0.4},
+    {"type": "dpo", "loss_type": "ipo", "beta": 0.3, "use_weighting": True},
+    {"type": "kto", "loss_type": "kto", "beta": 0.3},
+]
 ROLLOUTS = [
     {"type": "grpo", "loss_type": name, "beta": 0.04, "epsilon": 0.2, "epsilon_high": 0.28}
     for name in ("grpo", "bnpo", "dapo", "dr_grpo")
@@ -97,26 +105,26 @@ def chosen_first(rows):
     return torch.cat([rows[0::2], rows[1::2]])
 
 
-def with_prompts(rows):
+def with_prompts(rows, prompt=PROMPT):
     """Log-probabilities by the token before: none for the first token, 0 for the others of the prompt."""
-    return torch.cat([torch.zeros(len(rows), PROMPT - 1, dtype=rows.dtype), rows], dim=1)
+    return torch.cat([torch.zeros(len(rows), prompt, dtype=rows.dtype), rows], dim=1)[:, 1:]
 
 
-def masks(order):
+def masks(order, prompt=PROMPT):
     answers = order(answer_mask())
-    completion = torch.cat([torch.zeros(len(answers), PROMPT), answers], dim=1)
-    return completion, torch.cat([torch.ones(len(answers), PROMPT), answers], dim=1)
+    completion = torch.cat([torch.zeros(len(answers), prompt), answers], dim=1)
+    return completion, torch.cat([torch.ones(len(answers), prompt), answers], dim=1)
 
 
 def in_lists(rows):
     return [[x.item() for x in row[:n]] for row, n in zip(rows, LENGTHS)]
 
 
-def preference(options):
+def preference(options, prompt=PROMPT):
     kind = options["type"]
     policy, reference, collisions = draw(1), draw(56), draw(3)  # whose order no sorting keeps
     if kind == "kto":
-        return kto(options, policy, reference)
+        return kto(options, policy, reference, prompt)
     if kind in ("cpo", "simpo", "orpo"):
         return without_reference(options, policy)
     dtype = torch.float32 if options.get("f_divergence_type") == "alpha_divergence" else torch.float64
@@ -126,12 +134,12 @@ def preference(options):
     given["loss_weights"] = given.get("loss_weights", [1.0] * len(losses))
     this = trainer(loss_types=losses, precompute_ref_logps=False, gradient_checkpointing_kwargs=None, **given)
     leaf = policy.to(dtype).requires_grad_()
-    said = lambda rows: with_prompts(chosen_first(rows))
+    said = lambda rows: with_prompts(chosen_first(rows), prompt)
     nothing = torch.zeros_like(said(policy))
     this.ref_model = Model(log_probs=said(reference.to(dtype)))
     model = Model(log_probs=said(leaf), entropy=nothing, mean_logits=nothing, is_top1=nothing.bool(),
                   log_sum_sq_probs=said(collisions.to(dtype)))
-    completion, attention = masks(chosen_first)
+    completion, attention = masks(chosen_first, prompt)
     loss = DPOTrainer._compute_loss(this, model, {"input_ids": attention.long(), "attention_mask": attention.long(),
                                                   "completion_mask": completion.long()}, False)
     loss.backward()
@@ -139,17 +147,17 @@ def preference(options):
             "gradient": in_lists(leaf.grad)}
 
 
-def kto(options, policy, reference):
+def kto(options, policy, reference, prompt):
     verdicts = [True, False, False, True, True, False]
     this = trainer(calculate_KL=options["loss_type"] == "kto", precompute_ref_logps=False, gradient_checkpointing_kwargs=None,
                    **({"desirable_weight": 1.0, "undesirable_weight": 1.0} | {k: v for k, v in options.items() if k != "type"}))
     leaf = policy.clone().requires_grad_()
-    nothing = torch.zeros_like(with_prompts(policy))
-    model = Model(log_probs=with_prompts(leaf), entropy=nothing, mean_logits=nothing)
-    this.ref_model = Model(log_probs=with_prompts(reference))
+    nothing = torch.zeros_like(with_prompts(policy, prompt))
+    model = Model(log_probs=with_prompts(leaf, prompt), entropy=nothing, mean_logits=nothing)
+    this.ref_model = Model(log_probs=with_prompts(reference, prompt))
     # The answers under other prompts: here the same ones, so that the batch is its own survey.
     this._compute_kl_logps = lambda of, batch: of.what["log_probs"].sum(-1)
-    completion, attention = masks(same)
+    completion, attention = masks(same, prompt)
     loss = KTOTrainer._compute_loss(this, model, {"input_ids": attention.long(), "attention_mask": attention.long(),
                                                   "completion_mask": completion.long(), "label": torch.tensor(verdicts)}, False)
     loss.backward()
@@ -237,8 +245,8 @@ def divergence(options):
 
 
 def main():
-    sections = {"preferences": (PREFERENCES, preference), "rollouts": (ROLLOUTS, rollout), "rewards": (REWARDS, reward),
-                "divergences": (DIVERGENCES, divergence)}
+    sections = {"preferences": (PREFERENCES, preference), "unprompted": (UNPROMPTED, lambda options: preference(options, prompt=0)),
+                "rollouts": (ROLLOUTS, rollout), "rewards": (REWARDS, reward), "divergences": (DIVERGENCES, divergence)}
     print(json.dumps({"prompt": PROMPT, "lengths": LENGTHS,
                       **{name: [{"objective": options, **compute(options)} for options in cases]
                          for name, (cases, compute) in sections.items()}}))

@@ -56,13 +56,14 @@ struct TrlCase {
     return samples;
   }
 
-  /// The numbers `name` of answers, by the rows of a batch; `prompts` those of the prompts, where they count.
+  /// The numbers `name` of answers, by the rows of a batch; `prompts` those of the prompts, where they count. Without a
+  /// prompt no row has that of an answer's first token.
   std::vector<float> by_row(const std::string& name, const std::string& prompts = "") const {
     std::vector<float> result;
     for (size_t a = 0; a < lengths.size(); ++a) {
       std::vector<float> of(prompt + lengths[a]);
       const std::vector<float> answer = golden.at(name).at(a);
-      std::ranges::copy(answer, of.begin() + static_cast<ptrdiff_t>(prompt) - 1);
+      for (size_t t = prompt == 0 ? 1 : 0; t < answer.size(); ++t) of[prompt + t - 1] = answer[t];
       if (prompts_count && a % 2 == 0) {
         const std::vector<float> before = golden.at(prompts).at(a);
         std::ranges::copy(before, of.begin());
@@ -93,13 +94,11 @@ void expect_loss(const json& golden, const Objective& objective, const Batch& ba
   }
 }
 
-TEST(TrlLosses, OfPreferencesAreTrls) {
-  const json all = golden();
-  for (const json& one : all["preferences"]) {
+void expect_preferences(const json& all, const std::string& cases, size_t prompt) {
+  for (const json& one : all[cases]) {
     SCOPED_TRACE(one["objective"].dump());
     const ObjectiveOptions options = options_of(one["objective"]);
-    TrlCase of{
-        .golden = one, .prompt = all["prompt"], .lengths = all["lengths"], .in_pairs = is_pairwise(options.type)};
+    TrlCase of{.golden = one, .prompt = prompt, .lengths = all["lengths"], .in_pairs = is_pairwise(options.type)};
     of.prompts_count = options.type == ObjectiveType::orpo;
     std::vector<Sample> samples = of.samples();
     for (size_t a = 0; one.contains("verdicts") && a < samples.size(); ++a) {
@@ -115,6 +114,13 @@ TEST(TrlLosses, OfPreferencesAreTrls) {
     expect_loss(one, *make_objective(options, false), batch, seen, of.by_row("gradient", "prompt_gradient"));
   }
 }
+
+TEST(TrlLosses, OfPreferencesAreTrls) {
+  const json all = golden();
+  expect_preferences(all, "preferences", all["prompt"]);
+}
+
+TEST(TrlLosses, OfAnswersWithoutAPromptAreTrls) { expect_preferences(golden(), "unprompted", 0); }
 
 TEST(TrlLosses, OfAnswersWithRewardsAreTrls) {
   const json all = golden();

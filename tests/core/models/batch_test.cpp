@@ -39,6 +39,12 @@ TEST(Batch, SamplesWithoutLabelsHaveNoTargets) {
   EXPECT_EQ(batch.label_tokens, 0);
 }
 
+TEST(Batch, KnowsAnswersWhoseFirstTokenNothingPredicts) {
+  MemoryPool pool;
+  const std::vector<Sample> samples = {{{5, 6}, {5, 6}, 0}, {{5, 6}, {kIgnoreLabel, 6}, 1}, {{5, 6}, {}, 2}};
+  EXPECT_THAT(make_batch(samples, pool).answers_open, ElementsAre(true, false, false));
+}
+
 Sample answered(int prompt, int32_t first, int length, uint64_t index) {
   Sample sample{.ids = {}, .labels = {}, .index = index, .group = 3};
   for (int t = 0; t < prompt + length; ++t) {
