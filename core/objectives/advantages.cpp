@@ -38,6 +38,19 @@ void each_group(const ObjectiveOptions& options, const std::vector<double>& valu
 // A nan deviation is that of a single value.
 double divisor(double std) { return (std::isnan(std) ? 0 : std) + kSmall; }
 
+bool has_zero_std(const Spread& group) { return std::abs(group.std) <= 1e-8; }
+
+// The share of groups that `counts` is true of.
+template <typename Counts>
+double share_of_groups(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers, const Counts& counts) {
+  double groups = 0, counted = 0;
+  each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
+    ++groups;
+    counted += counts(spread_of(group));
+  });
+  return counted / groups;
+}
+
 }  // namespace
 
 Spread spread_of(std::span<const double> values) {
@@ -56,7 +69,7 @@ Spread spread_of(std::span<const double> values) {
   return spread;
 }
 
-bool has_zero_std(const Spread& group) { return !(std::abs(group.std) > 1e-8); }
+bool teaches_nothing(const Spread& group) { return std::isnan(group.std) || has_zero_std(group); }
 
 std::vector<double> advantages(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
   const std::vector<double> rewards = compared(options, answers);
@@ -87,12 +100,7 @@ std::vector<double> advantages(const ObjectiveOptions& options, std::span<const 
 }
 
 double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
-  double groups = 0, level = 0;
-  each_group(options, compared(options, answers), [&](std::span<const double> group, size_t) {
-    ++groups;
-    level += has_zero_std(spread_of(group));
-  });
-  return level / groups;
+  return share_of_groups(options, answers, teaches_nothing);
 }
 
 Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
@@ -112,18 +120,18 @@ Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAn
   const bool together = options.type == ObjectiveType::grpo && options.scale_rewards == ScaleRewards::batch;
   if (compares) {
     found.emplace_back("frac_reward_zero_std",
-                       together ? (has_zero_std(spread) ? 1 : 0) : level_share(options, answers));
+                       together ? (has_zero_std(spread) ? 1 : 0) : share_of_groups(options, answers, has_zero_std));
   }
+  const double cut = static_cast<double>(lengths.size() - ended.size());
+  if (ended.empty()) ended = {0};
   const auto add_lengths = [&](const std::string& name, const std::vector<double>& of) {
-    if (of.empty()) return;
     found.emplace_back("completions/mean_" + name, spread_of(of).mean);
     found.emplace_back("completions/min_" + name, std::ranges::min(of));
     found.emplace_back("completions/max_" + name, std::ranges::max(of));
   };
   add_lengths("length", lengths);
   add_lengths("terminated_length", ended);
-  found.emplace_back("completions/clipped_ratio",
-                     1 - static_cast<double>(ended.size()) / static_cast<double>(lengths.size()));
+  found.emplace_back("completions/clipped_ratio", cut / static_cast<double>(lengths.size()));
   if (options.type == ObjectiveType::rloo && options.beta != 0) found.emplace_back("kl", kl / std::max(tokens, 1.0));
   std::erase_if(found, [](const auto& metric) { return std::isnan(metric.second); });
   return found;

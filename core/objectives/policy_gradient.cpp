@@ -22,8 +22,9 @@ void count_clipped(const ObjectiveOptions& options, double ratio, double advanta
     loss.clipped_high += ratio > upper(options) && advantage > 0;
     return;
   }
-  loss.clipped_low += ratio < 1 - options.epsilon && advantage < 0;
-  loss.clipped_high += ratio > 1 + upper(options) && advantage > 0;
+  const double bounded = std::min(ratio, options.delta.value_or(ratio));
+  loss.clipped_low += bounded < 1 - options.epsilon && advantage < 0;
+  loss.clipped_high += bounded > 1 + upper(options) && advantage > 0;
 }
 
 double log_ratio(const AnswerLogProbs& answer) {
@@ -191,7 +192,9 @@ Metrics PolicyGradient::metrics(std::span<const SampleFacts> facts, const LossCo
     low_min = std::fmin(low_min, fact.values[2] / fact.values[4]);
     high_max = std::fmax(high_max, fact.values[3] / fact.values[4]);
   }
-  const auto [tokens, kl, low, high, ratios, entropy] = sums;  // nan where nothing was counted
+  // Where no answer carries a loss, the means are 0.
+  for (const size_t counted : {size_t{0}, size_t{4}}) sums[counted] = std::max(sums[counted], 1.0);
+  const auto [tokens, kl, low, high, ratios, entropy] = sums;
   Metrics found;
   if (options_.type == ObjectiveType::grpo && options_.beta != 0) found.emplace_back("kl", kl / tokens);
   found.emplace_back("entropy", entropy / tokens);

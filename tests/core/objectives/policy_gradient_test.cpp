@@ -145,6 +145,9 @@ TEST(PolicyGradient, CountsRatiosThatClippingHolds) {
   const AnswerLoss down = policy_gradient_loss(policy_options("dapo"), kAnswer, -1);
   EXPECT_EQ(down.clipped_low, 1) << "exp(-0.4)";
   EXPECT_EQ(down.clipped_high, 0);
+  ObjectiveOptions bounded = policy_options("dapo");
+  bounded.delta = 1.1;
+  EXPECT_EQ(policy_gradient_loss(bounded, kAnswer, 1).clipped_high, 0) << "as TRL counts, delta is looked at first";
 }
 
 TEST(PolicyGradient, ReportsClippingAndEntropyByTrlsNames) {
@@ -161,7 +164,7 @@ TEST(PolicyGradient, ReportsClippingAndEntropyByTrlsNames) {
     sample.old.assign(sample.ids.size(), -1);
     samples.push_back(sample);
   }
-  const Batch batch = make_batch(samples, pool);
+  Batch batch = make_batch(samples, pool);
   const std::vector<float> policy = {-0.5f, -1, 0, -2, -2, -1, -1, 0}, entropies = {1, 2, 9, 3, 4, 5, 6, 9};
   const LabelLogProbs seen{policy, {}, {.collisions = {}, .entropies = entropies, .mean_logits = {}, .top1 = {}}};
   const auto metrics_of = [&](ObjectiveOptions options) {
@@ -179,6 +182,11 @@ TEST(PolicyGradient, ReportsClippingAndEntropyByTrlsNames) {
   EXPECT_NEAR(answers.at("entropy"), 21.0 / 6, 1e-9) << "over tokens, though an answer has one ratio";
   EXPECT_NEAR(answers.at("clip_ratio/low_mean"), 1.0 / 2, 1e-9);
   EXPECT_NEAR(answers.at("clip_ratio/high_max"), 1, 1e-9);
+  for (std::vector<float>& values : batch.values) values[static_cast<size_t>(AnswerValue::masked)] = 1;
+  const auto none = metrics_of(policy_options("dapo"));
+  for (const char* name : {"entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"}) {
+    EXPECT_EQ(none.at(name), 0) << name << " where no answer carries a loss";
+  }
 }
 
 TEST(PolicyGradient, AMaskedAnswerOfRlooHasARatioOfOneAndNoGradient) {
@@ -253,6 +261,19 @@ TEST(Advantages, MetricsHaveTrlsNames) {
   const Metrics together = answer_metrics(options, answers);
   EXPECT_EQ(std::map(together.begin(), together.end()).at("frac_reward_zero_std"), 0) << "the step's rewards differ";
   EXPECT_EQ(level_share(options, answers), 0.5);
+}
+
+TEST(Advantages, MetricsOfWhatIsNotThereAreTrls) {
+  ObjectiveOptions options = policy_options("dapo");
+  options.rollout.completions = 2;
+  std::vector<ScoredAnswer> answers = scored({1, kNan, 2, 3});
+  for (ScoredAnswer& answer : answers) answer.truncated = true;
+  const Metrics found = answer_metrics(options, answers);
+  const std::map<std::string, double> named(found.begin(), found.end());
+  EXPECT_EQ(named.at("frac_reward_zero_std"), 0) << "one reward has no deviation";
+  EXPECT_EQ(level_share(options, answers), 0.5) << "but teaches nothing";
+  EXPECT_EQ(named.at("completions/mean_terminated_length"), 0);
+  EXPECT_EQ(named.at("completions/clipped_ratio"), 1);
 }
 
 TEST(Advantages, TheKlOfRlooIsOverAnswersThatCarryALoss) {
