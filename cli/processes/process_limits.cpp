@@ -47,6 +47,7 @@ void raise_thread_stacks() {
 
 void prepare_process() {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal must not end a run
+  std::signal(SIGCHLD, SIG_DFL);  // whoever started us may have ignored it: then no exit code of a child is kept
   std::signal(SIGXFSZ, SIG_IGN);  // the write says what is wrong, with the file's name
   raise_stack_limit();
   raise_thread_stacks();

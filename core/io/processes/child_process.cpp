@@ -15,6 +15,12 @@
 
 namespace nibble {
 
+namespace {
+
+constexpr int kUnknownStatus = 127 << 8;
+
+}  // namespace
+
 ChildProcess::ChildProcess(const std::vector<std::string>& words, const Streams& streams, const std::string& remedy) {
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -52,17 +58,21 @@ void ChildProcess::send(int signal) const {
 }
 
 std::optional<int> ChildProcess::ended() {
-  int status = 0;
-  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  look(WNOHANG);
   return status_;
 }
 
 int ChildProcess::wait() {
-  int status = 0;
-  while (!status_) {
-    if (waitpid(id_, &status, 0) == id_) status_ = status;
-  }
+  while (!status_) look(0);
   return *status_;
+}
+
+void ChildProcess::look(int options) {
+  if (status_) return;
+  int status = 0;
+  const pid_t found = waitpid(id_, &status, options);
+  if (found == id_) status_ = status;
+  if (found < 0 && errno == ECHILD) status_ = kUnknownStatus;  // where SIGCHLD is ignored, nobody keeps it
 }
 
 bool is_program(const std::string& name) {

@@ -23,11 +23,13 @@ class ChildProcess {
   pid_t id() const { return id_; }
   /// Nothing once it has ended.
   void send(int signal) const;
-  /// How it ended, as waitpid says it; nothing while it runs.
+  /// How it ended, as waitpid says it; nothing while it runs. Exit code 127 where this process ignores SIGCHLD.
   std::optional<int> ended();
   int wait();
 
  private:
+  void look(int options);
+
   pid_t id_ = -1;
   std::optional<int> status_;
 };
