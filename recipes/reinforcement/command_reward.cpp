@@ -122,17 +122,22 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
     if (count > 0) return "wrote " + shown(std::string(bytes, static_cast<size_t>(count))) + " before it was asked";
   }
   const auto after = [&] { return " after " + std::to_string(scores.size()) + of_all; };
+  bool closed = false;  // its output: it is about to end, or hangs
   while (scores.size() < lines.size()) {
     if (stop(scores.size())) return {};
+    if (const std::optional<int> status = closed ? child_->ended() : std::nullopt) {
+      return "ended with exit code " + std::to_string(exit_code_of(*status)) + after();
+    }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       char limit[32];
       std::snprintf(limit, sizeof limit, "%g", recipe_.timeout_seconds);
-      return "took longer than timeout_seconds (" + std::string(limit) + "), " + std::to_string(scores.size()) +
-             of_all + " were scored";
+      return std::string(closed ? "closed its output and did not end in" : "took longer than") + " timeout_seconds (" +
+             limit + "), " + std::to_string(scores.size()) + of_all + " were scored";
     }
-    pollfd ends[2] = {{pipes_->out, POLLIN, 0}, {written < to_write.size() ? pipes_->in : -1, POLLOUT, 0}};
-    if (poll(ends, 2, static_cast<int>(std::min<long long>(left, kLongestWaitMs))) < 0 && errno != EINTR) {
+    pollfd ends[2] = {{closed ? -1 : pipes_->out, POLLIN, 0},
+                      {!closed && written < to_write.size() ? pipes_->in : -1, POLLOUT, 0}};
+    if (poll(ends, 2, static_cast<int>(std::min<long long>(left, closed ? 1 : kLongestWaitMs))) < 0 && errno != EINTR) {
       return std::strerror(errno);
     }
     if ((ends[1].revents & (POLLOUT | POLLERR)) != 0) {
@@ -144,10 +149,8 @@ std::string CommandReward::exchange(const std::vector<std::string>& lines, const
     char bytes[4096];
     const ssize_t count = read(pipes_->out, bytes, sizeof bytes);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (count <= 0) {
-      const int status = child_->wait();
-      return "ended with exit code " + std::to_string(exit_code_of(status)) + after();
-    }
+    closed = count <= 0;
+    if (closed) continue;
     pipes_->read.append(bytes, static_cast<size_t>(count));
     for (size_t end; scores.size() < lines.size() && (end = pipes_->read.find('\n')) != std::string::npos;) {
       const std::string line = pipes_->read.substr(0, end);

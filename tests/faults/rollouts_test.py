@@ -394,6 +394,16 @@ class Rollouts(RolloutTest):
         self.refused([{"type": "exact", "colum": "answer"}], "did you mean column?", code=2)
         self.refused([{**self.judge("x = bytearray(1 << 31)\n" + JUDGE), "memory_bytes": 1 << 30}], "exit code 1")
 
+    def test_a_reward_that_closes_its_output_and_stays_ends_in_one_line(self):
+        stays = "import os, time\nos.close(1)\ntime.sleep(1e6)"
+        self.refused([{**self.judge(stays), "timeout_seconds": 0.2}], "timeout_seconds (0.2)", "0 of 8 answers")
+
+    def test_exit_codes_are_known_to_a_program_that_was_started_with_children_ignored(self):
+        ignored = {"preexec_fn": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)}
+        done = run("train", self.rollout_recipe(rewards=[self.judge("import sys\nsys.exit(3)")]), **ignored)
+        self.assertEqual(done.code, 3, done.err)
+        self.assertIn("ended with exit code 3", done.err.splitlines()[-1])
+
     def test_a_reward_that_fails_costs_no_step(self):
         whole = run("train", self.rollout_recipe("whole"))
         self.assertEqual(whole.code, 0, whole.err)

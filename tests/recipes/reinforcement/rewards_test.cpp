@@ -135,6 +135,14 @@ TEST(CommandReward, ThatReadsNoMoreDoesNotEndTheProgram) {
   EXPECT_THAT(deaf.failure(), HasSubstr("ended with exit code 3"));
 }
 
+TEST(CommandReward, ThatClosesItsOutputAndStaysIsNotWaitedForWithoutEnd) {
+  CommandReward silent({.type = RewardRecipe::Type::command,
+                        .argv = {"/bin/sh", "-c", "read -r l; echo 1; exec >&-; exec sleep 1000"},
+                        .timeout_seconds = 0.2},
+                       "rewards (command)");
+  EXPECT_THAT(error_of<InputError>([&] { silent.score({"{}", "{}"}); }), HasSubstr("timeout_seconds (0.2)"));
+}
+
 TEST(Rewards, SayHowManyScoresOfCommandsAreThere) {
   const RewardRecipe command = {.type = RewardRecipe::Type::command,
                                 .argv = {"sh", "-c", "while read -r line; do echo 1; done"}};
