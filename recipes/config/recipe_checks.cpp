@@ -1,5 +1,6 @@
 #include "nibble/recipes/config/recipe_checks.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "nibble/core/base/error.h"
@@ -48,6 +49,10 @@ void check_rollouts(const Document& document, const Recipe& recipe) {
   }
   if (recipe.objective.rollout.file.empty() && recipe.all_rewards().empty() && has_rewards(recipe.objective.type)) {
     document.refuse("rewards", "is missing", "say what a good answer is");
+  }
+  const std::vector<RewardRecipe> rewards = recipe.all_rewards();
+  if (!rewards.empty() && std::ranges::all_of(rewards, [](const RewardRecipe& one) { return one.weight == 0; })) {
+    document.refuse("rewards", "have weight 0, so that no answer is better than another", "raise the weight of one");
   }
   if (!recipe.objective.rollout.file.empty() && !recipe.all_rewards().empty()) {
     document.refuse(recipe.rewards.empty() ? "objective.reward_model" : "rewards",

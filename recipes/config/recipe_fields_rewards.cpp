@@ -67,7 +67,8 @@ const std::vector<RewardKey>& reward_keys() {
        true,
        [](RewardRecipe& reward, const Json& value, const std::string& place) {
          reward.argv = read_texts(value, place, "a list of strings: a program and its arguments");
-         if (reward.argv.empty()) refuse_value(place, "a list of strings: a program and its arguments", value);
+         if (reward.argv.empty() || reward.argv.front().empty())
+           refuse_value(place, "a list of strings: a program and its arguments", value);
        },
        [](const RewardRecipe& reward) { return Json(reward.argv); }},
       number_key("timeout_seconds", {Type::command}, 1e-3, &RewardRecipe::timeout_seconds),

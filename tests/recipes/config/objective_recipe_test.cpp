@@ -180,6 +180,10 @@ TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "numbr"})"), HasSubstr("did you mean number?"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "command", "argv": ["a"], "timeout_seconds": 0})"),
               HasSubstr("rewards[0].timeout_seconds: must be a number from 0.001 to below 1000000000, not 0"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "command", "argv": [""]})"),
+              HasSubstr("rewards[0].argv: must be a list of strings: a program and its arguments"));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "repetition", "weight": 0})"),
+              HasSubstr("rewards: have weight 0"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "patern": "x"})"),
               HasSubstr("did you mean pattern?"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex"})"), HasSubstr("rewards[0].pattern: is missing"));
