@@ -206,6 +206,8 @@ TEST(Preferences, ThatCannotBeAreRefusedWithTheirPlace) {
               HasSubstr("--format unpaired"));
   EXPECT_THAT(refused(R"({"prompt_ids": [], "chosen_ids": [], "rejected_ids": [1]})", DataFormat::preference),
               HasSubstr("chosen_ids"));
+  EXPECT_THAT(refused(R"({"prompt_ids": []})", DataFormat::prompts),
+              HasSubstr("field \"prompt_ids\" is empty; correct the record, or set data.skip_bad"));
 }
 
 /// A built-in template, which has no form for tools, documents, calls and reasoning.
