@@ -39,10 +39,6 @@ say "DPO: the right answer rather than a wrong one"
 run dpo pairs dpo
 say "a reward model from the same pairs"
 run reward pairs reward
-$nibble score --model "$base" --adapter "$work/reward/adapter" --data "$work/pairs.jsonl" --format preference \
-  --out "$work/scores.jsonl"
-awk -F '[:,}]' '{right += $2 > $4}
-  END {printf "it ranks %.0f%% of them rightly\n", 100 * right / NR}' "$work/scores.jsonl"
 say "PPO: answers that the reward model likes"
 run ppo prompts ppo objective.reward_model="$work/reward/adapter" objective.value_adapter="$work/reward/adapter"
 for out in grpo again; do
@@ -54,7 +50,7 @@ cmp "$work/grpo/adapter/adapter_model.safetensors" "$work/again/adapter/adapter_
 say "the reward while GRPO trained"
 sed -nE 's/.*"step": *([0-9]+).*"reward": *([0-9.e-]+).*/step \1: \2/p' "$work/grpo/metrics.jsonl"
 
-say "asking for sums that were in no pairs or prompts"
+say "asking for sums that were in no pairs or prompts, and for pairs of their answers"
 right() { # arguments of eval
   $nibble eval --model "$base" "$@" --data "$work/heldout.jsonl" --exact-match --json |
     sed -n 's/.*"exact_match": *\([0-9.]*\).*/\1/p'
@@ -64,12 +60,22 @@ row() { # name, arguments of eval
   shift
   printf '| %s | %.0f%% |\n' "$name" "$(awk "BEGIN {print 100 * $(right "$@")}")"
 }
+ranked() { # name, command of nibble that gives both answers of a pair a number, its arguments
+  local name=$1
+  shift
+  $nibble "$@" --model "$base" --data "$work/heldout_pairs.jsonl" --format preference --out "$work/ranked.jsonl" >/dev/null
+  awk -F '[:,}]' -v name="$name" '{right += $2 > $4} END {printf "| %s | %.0f%% |\n", name, 100 * right / NR}' \
+    "$work/ranked.jsonl"
+}
 {
   printf '| model | right |\n|---|---|\n'
   row before
   row 'after DPO' --adapter "$work/dpo/adapter"
   row 'after PPO with the reward model' --adapter "$work/ppo/adapter"
   row 'after GRPO' --adapter "$work/grpo/adapter"
+  printf '\n| which of two answers is right, said by | rightly |\n|---|---|\n'
+  ranked 'probabilities before' logprobs
+  ranked 'the reward model' score --adapter "$work/reward/adapter"
 } | tee "$work/table.md"
 printf '\nDone in %d seconds. The table is in %s/table.md, a page about each run in %s/*/report.html.\n' \
   "$SECONDS" "$work" "$work"

@@ -4,7 +4,7 @@
 # corpus.txt        the same as text, for the tokenizer
 # prompts.jsonl     questions with the right answer, for a reward that checks it
 # pairs.jsonl       the same questions with the right answer and each that is off by one
-# heldout.jsonl     other questions with their right answers
+# heldout.jsonl, heldout_pairs.jsonl   other questions with their right answers, and pairs of them
 # The same numbers on every machine: a Lehmer generator (Park and Miller 1988) instead of rand().
 function pairs(a, b, file,    wrong) {
   for (wrong = a + b + 1; wrong >= 0 && wrong >= a + b - 1; wrong -= 2) {
@@ -24,6 +24,7 @@ BEGIN {
     for (b = 0; b < numbers; ++b) {
       if ((7 * a + 3 * b) % 10 == 3) {
         printf "{\"prompt\": \"%d+%d=\", \"completion\": \"%d\"}\n", a, b, a + b > (out "/heldout.jsonl")
+        pairs(a, b, "/heldout_pairs.jsonl")
       } else {
         printf "{\"prompt\": \"%d+%d=\", \"answer\": \"%d\"}\n", a, b, a + b > (out "/prompts.jsonl")
         pairs(a, b, "/pairs.jsonl")
