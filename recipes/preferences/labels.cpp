@@ -21,7 +21,7 @@ std::string shown(const std::vector<float>& values) {
 
 std::vector<std::string> check_labels(const Dataset& dataset, const ObjectiveOptions& options, int64_t labels) {
   std::map<std::vector<float>, int64_t> counts;
-  bool classes = true;
+  ProblemType first = options.problem_type;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     const std::vector<float> values = dataset.sample(i).values;
     const std::string mistake = label_mistake(options.problem_type, labels, values);
@@ -29,14 +29,22 @@ std::vector<std::string> check_labels(const Dataset& dataset, const ObjectiveOpt
       throw InputError(dataset.place(i), "has the label " + shown(values) + "; " + mistake,
                        "correct it, or set objective.num_labels and objective.problem_type");
     }
-    classes = classes && problem_type_of(options.problem_type, labels, values.size()) == ProblemType::single_label;
+    const ProblemType problem = problem_type_of(options.problem_type, labels, values.size());
+    if (i == 0) first = problem;
+    if (problem != first) {
+      throw InputError(
+          dataset.place(i),
+          "has the label " + shown(values) + ", where the first text has " + shown(dataset.sample(0).values),
+          "give all texts a class, or a list of numbers");
+    }
+    const bool classes = problem == ProblemType::single_label;
     if (counts.size() < 2 || classes) ++counts[values];
   }
   if (counts.size() == 1) {
     return {"all texts have the label " + shown(counts.begin()->first) + ": nothing tells them apart"};
   }
   std::string absent;
-  for (int64_t k = 0; classes && k < labels; ++k) {
+  for (int64_t k = 0; first == ProblemType::single_label && k < labels; ++k) {
     if (!counts.contains({static_cast<float>(k)})) absent += (absent.empty() ? "" : ", ") + std::to_string(k);
   }
   if (absent.empty()) return {};

@@ -233,6 +233,9 @@ TEST_F(Scores, RefuseWhatDoesNotFit) {
   wanted = recipe_for("class");
   wanted["data"]["train"] = labeled("text", [](int) { return "spam"; });
   EXPECT_THAT(refused(wanted), HasSubstr("text.jsonl:1"));
+  wanted["data"]["train"] = labeled("mixed", [](int i) { return i == 3 ? json({0, 1, 1}) : json(1); });
+  EXPECT_THAT(refused(wanted),
+              HasSubstr("has the label [0, 1, 1], where the first text has 1; give all texts a class"));
   wanted = recipe_for("reward");
   wanted["parallel"] = {{"tensor", 2}};
   EXPECT_THAT(refused(wanted), HasSubstr("parallel.tensor: reward needs a full head"));
