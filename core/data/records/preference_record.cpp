@@ -361,8 +361,9 @@ RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& optio
   if (!record.has("old_logprobs")) return rendered;
   const Json& old = record.array("old_logprobs");
   if (old.size() != answer.size()) {
-    record.fail("has " + std::to_string(answer.size()) + " completion_ids, but " + std::to_string(old.size()) +
-                " old_logprobs");
+    record.fail(
+        "has " + std::to_string(answer.size()) + " completion_ids, but " + std::to_string(old.size()) + " old_logprobs",
+        "give one to each");
   }
   for (const Json& value : old) {
     rendered.values.push_back(read_value(record, "old_logprobs", value));

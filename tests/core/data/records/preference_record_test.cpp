@@ -75,6 +75,9 @@ TEST(Rollouts, MayHaveNoRewardButMustNameIt) {
   EXPECT_TRUE(std::isnan(dataset.sample(0).values.front()));
   const auto path = files.write("b.jsonl", answer + "}");
   EXPECT_THAT(test::error_of<InputError>([&] { load(path, options); }), HasSubstr("b.jsonl:1:1: has no \"reward\""));
+  const auto few = files.write("c.jsonl", answer + R"(, "reward": 1, "old_logprobs": []})");
+  EXPECT_THAT(test::error_of<InputError>([&] { load(few, options); }),
+              HasSubstr("has 1 completion_ids, but 0 old_logprobs; give one to each"));
 }
 
 TEST(Preferences, PromptsEndWhereBothAnswersHaveIt) {
