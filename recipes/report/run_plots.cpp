@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "nibble/core/train/telemetry/progress.h"
 #include "nibble/recipes/report/report.h"
@@ -46,12 +47,17 @@ Plot one_curve(const std::string& title, const Points& points, bool from_zero) {
 // Of the objective: those of chosen and rejected answers in one plot.
 void add_metrics(const RunLog& log, std::vector<NamedPlot>& plots) {
   std::vector<std::string> names;
-  for (const auto& metric : log.steps.back().metrics) names.push_back(metric.first);
+  std::set<std::string> known;  // the last step may lack some, such as those of answers that others drew
+  for (const StepReport& step : log.steps) {
+    for (const auto& metric : step.metrics) {
+      if (known.insert(metric.first).second) names.push_back(metric.first);
+    }
+  }
   const auto points_of_metric = [&](const std::string& name) {
     Points points;
     for (const StepReport& step : log.steps) {
-      for (const auto& [known, value] : step.metrics) {
-        if (known == name) points.emplace_back(static_cast<double>(step.step), value);
+      for (const auto& [own, value] : step.metrics) {
+        if (own == name) points.emplace_back(static_cast<double>(step.step), value);
       }
     }
     return thinned(points);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "nibble/core/base/error.h"
@@ -263,6 +264,19 @@ TEST(Report, ShowsAccuracyAndMarginOfPreferencesInsteadOfPerplexity) {
   EXPECT_NE(page.find("accuracy<b>62%</b>"), std::string::npos);
   EXPECT_EQ(comparison_rows({log})[0], (std::vector<std::string>{"run", "steps", "loss", "eval loss", "accuracy",
                                                                  "margin", "tokens/s", "time", "memory"}));
+}
+
+TEST(Report, HasCurvesOfWhatTheLastStepLacks) {
+  const TemporaryDirectory directory;
+  StepReport first = step(1, 0.7);
+  first.metrics = {{"kl", 0.1}, {"rewards/chosen", 0.5}, {"rewards/rejected", -0.5}};
+  StepReport last = step(2, 0.6);
+  last.metrics = {{"kl", 0.2}, {"rewards/rejected", -0.6}};
+  test::write_bytes(directory / "metrics.jsonl", metrics_line(first) + "\n" + metrics_line(last) + "\n");
+  const auto plots = run_plots(read_run_log(directory.path()));
+  const auto of_rewards = std::ranges::find(plots, "rewards", [](const NamedPlot& plot) { return plot.plot.title; });
+  ASSERT_NE(of_rewards, plots.end());
+  EXPECT_EQ(of_rewards->plot.curves.size(), 2u);
 }
 
 // Without an evaluation: over the last tenth of the steps.
