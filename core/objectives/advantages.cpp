@@ -69,7 +69,7 @@ Spread spread_of(std::span<const double> values) {
   return spread;
 }
 
-bool teaches_nothing(const Spread& group) { return std::isnan(group.std) || has_zero_std(group); }
+bool has_no_advantages(const Spread& group) { return std::isnan(group.std) || has_zero_std(group); }
 
 std::vector<double> advantages(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
   const std::vector<double> rewards = compared(options, answers);
@@ -100,7 +100,7 @@ std::vector<double> advantages(const ObjectiveOptions& options, std::span<const 
 }
 
 double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {
-  return share_of_groups(options, answers, teaches_nothing);
+  return share_of_groups(options, answers, has_no_advantages);
 }
 
 Metrics answer_metrics(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers) {

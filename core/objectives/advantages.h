@@ -34,10 +34,10 @@ struct Spread {
 };
 Spread spread_of(std::span<const double> values);
 
-/// Whether answers to a prompt with these rewards are all as good as each other, or have less than two rewards.
-bool teaches_nothing(const Spread& group);
-/// The share of prompts whose answers teach nothing. (frac_reward_zero_std, as TRL's, leaves out groups with less than
-/// two rewards.)
+/// Whether no answer to a prompt is better than another: their rewards are equal, or less than two.
+bool has_no_advantages(const Spread& group);
+/// The share of prompts whose answers have none. (frac_reward_zero_std, as TRL's, leaves out those with less than two
+/// rewards.)
 double level_share(const ObjectiveOptions& options, std::span<const ScoredAnswer> answers);
 
 }  // namespace nibble

@@ -75,7 +75,7 @@ std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objecti
     std::vector<int32_t> own = prompt_of(i);
     rewards.push_back(static_cast<double>(dataset.sample(i).values.front()));
     if (i % size == size - 1) {
-      level += teaches_nothing(spread_of(std::span(rewards).last(static_cast<size_t>(size))));
+      level += has_no_advantages(spread_of(std::span(rewards).last(static_cast<size_t>(size))));
     }
     if (i % size != 0 && own != prompt) {
       throw InputError(
