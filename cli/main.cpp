@@ -6,17 +6,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <filesystem>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 
 #include "nibble/cli/command_line/manual.h"
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/wrap.h"
+#include "nibble/cli/processes/failure.h"
 #include "nibble/cli/processes/process_limits.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/version.h"
@@ -166,22 +164,9 @@ int main(int argc, char** argv) {
   } catch (const nibble::Interrupted& stopped) {  // as asked
     say(stderr, std::string(stopped.what()));
     return stopped.exit_code();
-  } catch (const nibble::Error& error) {
-    say_error(error.what());
-    return error.exit_code();
-  } catch (const std::filesystem::filesystem_error& error) {
-    say_error(error.path1().string() + ": " + error.code().message() + "; check the path and its device");
-    return 4;
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: out of memory; lower max_length or microbatch_size, or use a 4-bit base\n");
-    return 4;
   } catch (const std::exception& error) {
-    const auto* refused = dynamic_cast<const std::system_error*>(&error);
-    if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
-      say_error("no memory or no process is left for a thread; raise the limit (ulimit -v, ulimit -u)");
-      return 4;
-    }
-    say_error(std::string("internal: ") + error.what() + "; please report it with the command line");
-    return 70;
+    const Failure failure = failure_of(error);
+    say_error(failure.line);
+    return failure.exit_code;
   }
 }

@@ -13,6 +13,7 @@
 
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
+#include "nibble/cli/processes/failure.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -103,7 +104,8 @@ void measure(const PlanFlags& flags) {
     if (session.world().rank() == 0) write_file_atomically(flags.measure, to_json(speed) + "\n");
     session.finish();
   } catch (const std::exception& error) {
-    session.abort(70, [&] { say_error(error.what()); });
+    const Failure failure = failure_of(error);
+    session.abort(failure.exit_code, [&] { say_error(failure.line); });
   }
 }
 

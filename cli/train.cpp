@@ -16,6 +16,7 @@
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/processes/around_mpirun.h"
+#include "nibble/cli/processes/failure.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/numa_nodes.h"
@@ -139,12 +140,11 @@ void run(const TrainFlags& flags) {
     if (rank == 0) say(stderr, std::string(interrupted.what()));
     session.finish();
     std::exit(interrupted.exit_code());
-  } catch (const Error& error) {
-    end_all(session, error.exit_code(), error.what());
   } catch (const std::bad_alloc&) {
     end_all(session, 4, session.world().describe(rank) + " is out of memory; shard more, or use a 4-bit base");
   } catch (const std::exception& error) {
-    end_all(session, 70, std::string("internal: ") + error.what() + "; please report it with the command line");
+    const Failure failure = failure_of(error);
+    end_all(session, failure.exit_code, failure.line);
   }
 }
 

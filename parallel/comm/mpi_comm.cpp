@@ -485,6 +485,10 @@ void MpiSession::abort(int exit_code, const std::function<void()>& say) {
   } else {
     std::this_thread::sleep_for(std::chrono::seconds(30));
   }
+  if (job.size == 1) {  // there is nobody to end, and MPI_Abort prints a page
+    finish();
+    std::exit(exit_code);
+  }
   abort_job(exit_code);
 }
 

@@ -207,6 +207,11 @@ class Inputs(OutputTest):
         self.ends(2, ["train", recipe, f"output.dir={teacher}"], "which is read")
         self.assertEqual(snapshot(self.folder), before)
 
+    def test_a_measurement_that_cannot_be_written_is_one_line(self):
+        for file, reason in (("/nonexistent/x", "cannot be written"), ("/dev/full", "no space left")):
+            ended = self.ends(4, ["plan", self.recipe(), "--measure", file], f"{file}: {reason}")
+            self.assertEqual(ended.err.count("\n"), 1, ended.err)
+
     def test_the_file_behind_a_link_in_a_model_is_an_input(self):
         blobs = self.folder / "hub/models--a--b/blobs"
         snapshot_of = self.folder / "hub/models--a--b/snapshots/1"
