@@ -96,7 +96,7 @@ void add_combine_command(Command& nibble) {
       .one_of({"total", "frequency"})
       .shows_default();
   command.option("--seed", flags->options.seed, "Decides what dare drops");
-  command.option("--out", flags->out, "Directory to write").required();
+  command.option("--out", flags->out, "Directory to write").required().not_empty();
   command.force_flag(flags->replace, "a directory that nibble wrote");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer(

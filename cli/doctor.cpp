@@ -41,7 +41,7 @@ void run(const DoctorFlags& flags) {
 void add_doctor_command(Command& nibble) {
   auto flags = std::make_shared<DoctorFlags>();
   Command command = nibble.subcommand("doctor", "What this machine is good for, and what to fix before a long run");
-  command.option("--dir", flags->directory, "Where runs will be written").shows_default();
+  command.option("--dir", flags->directory, "Where runs will be written").not_empty().shows_default();
   command.flag("--quick", flags->quick, "Measure nothing");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble doctor --dir runs");

@@ -83,7 +83,7 @@ void add_export_command(Command& nibble) {
   add_model_and_adapter(command, request.model, request.adapter, ", merged in");
   command.flag("--adapter-only", request.adapter_only, "Write the adapter by itself (llama.cpp's --lora)");
   command.option("--format", flags->format, "Kind of file").one_of({"gguf"}).shows_default();
-  command.option("--out", request.out, "File to write").required();
+  command.option("--out", request.out, "File to write").required().not_empty();
   const Argument type =
       command.option("--type", request.type, "Type of the matrices: f32, f16, bf16, q8_0, q4_0, q6_k, q5_k_m, q4_k_m")
           .one_of(gguf_mix_names())

@@ -41,7 +41,7 @@ void add_import_command(Command& nibble) {
       .option("--model", request->file,
               "GGUF file in F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_0 or MXFP4")
       .required();
-  command.option("--out", request->out, "Directory to write").required();
+  command.option("--out", request->out, "Directory to write").required().not_empty();
   command.option("--dtype", request->dtype, "Dtype of the weights: auto (as in the file), f32, f16 or bf16")
       .one_of({"auto", "f32", "f16", "bf16"})
       .shows_default();

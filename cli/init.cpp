@@ -14,7 +14,7 @@ void add_init_command(Command& nibble) {
   auto request = std::make_shared<InitRequest>();
   Command command = nibble.subcommand("init", "Make a model directory of random weights");
   command.option("--config", request->config, "config.json of the model to make").required();
-  command.option("--out", request->out, "Directory to write").required();
+  command.option("--out", request->out, "Directory to write").required().not_empty();
   command.option("--seed", request->seed, "Seed of the weights");
   command.option("--dtype", request->dtype, "Dtype of the weights: bf16, f32, nf4, or mxfp4 (experts)")
       .one_of({"bf16", "f32", "nf4", "mxfp4"})

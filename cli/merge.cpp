@@ -54,7 +54,7 @@ void add_merge_command(Command& nibble) {
   Command command = nibble.subcommand("merge", "Merge an adapter into its base: a model directory without adapter");
   adapter_option(command, request.adapter, "PEFT adapter directory, or a run's").required();
   model_option(command, request.model, "Base model (default: the one that the adapter names)");
-  command.option("--out", request.out, "Directory to write").required();
+  command.option("--out", request.out, "Directory to write").required().not_empty();
   command
       .option("--base", request.base,
               "Weights to merge into: dequantized (what a 4-bit adapter was trained against) or original")

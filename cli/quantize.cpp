@@ -61,7 +61,7 @@ void add_quantize_command(Command& nibble) {
   QuantizeOptions& codec = flags->options.codec;
   Command command = nibble.subcommand("quantize", "Write a 4-bit copy of a model that bitsandbytes can load");
   model_option(command, flags->model, "Model directory, or ID in the Hugging Face cache; 16/32-bit").required();
-  command.option("--out", flags->out, "Directory to write").required();
+  command.option("--out", flags->out, "Directory to write").required().not_empty();
   command.option("--type", flags->type, "nf4 or fp4").one_of({"nf4", "fp4"}).shows_default();
   command.flag("--double-quant,!--no-double-quant", codec.double_quant, "Quantize the scales as well (default)");
   command.option("--block-size", codec.block_size, "Weights that share a scale: 32, 64, ..., 4096").shows_default();

@@ -116,7 +116,7 @@ void add_report_command(Command& nibble) {
   auto flags = std::make_shared<ReportFlags>();
   Command command = nibble.subcommand("report", "One HTML page of a run: curves, samples, recipe, environment");
   command.option("run", flags->run, "output.dir of a run, finished or not").required();
-  command.option("--out", flags->out, "File to write (RUN/report.html)");
+  command.option("--out", flags->out, "File to write (RUN/report.html)").not_empty();
   command.force_flag(flags->replace, "a page or plot of nibble, as without it");
   command.option("--plots", flags->plots, "Also write every plot as SVG into this directory");
   command.footer("Example: nibble report runs/mine");
@@ -127,7 +127,7 @@ void add_compare_command(Command& nibble) {
   auto flags = std::make_shared<CompareFlags>();
   Command command = nibble.subcommand("compare", "Runs side by side: numbers, and where their recipes differ");
   command.option("runs", flags->runs, "output.dir of each run").required();
-  command.option("--out", flags->out, "Also write an HTML page with the curves over each other");
+  command.option("--out", flags->out, "Also write an HTML page with the curves over each other").not_empty();
   command.force_flag(flags->replace, "a page or plot of nibble, as without it");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble compare runs/lora runs/qlora --out compare.html");

@@ -33,7 +33,7 @@ void run(const std::string& base) {
 void add_sagemaker_command(Command& nibble) {
   auto base = std::make_shared<std::string>("/opt/ml");
   Command command = nibble.subcommand("sagemaker-train", "Run as a SageMaker training container does");
-  command.option("--base", *base, "Where the service puts its files").shows_default();
+  command.option("--base", *base, "Where the service puts its files").not_empty().shows_default();
   command.footer(
       "Hyperparameters are recipe keys (lr or optimizer.lr) and `recipe`, a shipped recipe or a file of a channel.\n"
       "Channels: model, train, eval, tokenizer. The result goes to BASE/model, a reason to BASE/output/failure.\n"

@@ -86,7 +86,8 @@ void add_score_command(Command& nibble) {
       .shows_default();
   add_record_flags(command, flags->records);
   command.option("--out", flags->out, "Result, FILE.jsonl: {\"score\": x or [x, ...]} or {\"chosen\", \"rejected\"}")
-      .required();
+      .required()
+      .not_empty();
   command.footer("Example: nibble score --model llama --adapter runs/reward --data pairs.jsonl --out scores.jsonl");
   command.run([flags] { run(*flags); });
 }

@@ -56,7 +56,7 @@ void add_tokenizer_command(Command& nibble) {
   command.option("--data", options->data, "text or JSON files, of which all strings are taken; directories, globs")
       .required();
   command.option("--vocab-size", options->training.vocab_size, "number of pieces").required();
-  command.option("--out", options->out, "directory to write").required();
+  command.option("--out", options->out, "directory to write").required().not_empty();
   command.force_flag(options->replace, "a directory that nibble wrote");
   command.flag("--json", options->as_json, "print one JSON object");
   command.footer("Example: nibble tokenizer train --data corpus.txt --vocab-size 4096 --out tokenizer");

@@ -109,7 +109,7 @@ void add_gradients_command(Command& nibble) {
   command.option("--recipe", flags->recipe,
                  "Instead: RECIPE.json, whose first step is computed, whatever it optimizes");
   command.option("overrides", flags->overrides, "Recipe keys to change: objective.beta=0.3");
-  command.option("--out", flags->out, "Result, FILE.safetensors, float32").required();
+  command.option("--out", flags->out, "Result, FILE.safetensors, float32").required().not_empty();
   command.footer(
       "Example: nibble gradients --model llama --ids ids.npy --labels labels.npy --out gradients.safetensors");
   command.run([flags] { run(*flags); });

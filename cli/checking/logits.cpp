@@ -65,7 +65,7 @@ void add_logits_command(Command& nibble) {
   command.group(kCheckingTools);
   add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407").required();
-  command.option("--out", flags->out, "Result, FILE.npy").required();
+  command.option("--out", flags->out, "Result, FILE.npy").required().not_empty();
   command.footer("Example: nibble logits --model llama --ids 1,403,407 --out logits.npy");
   command.run([flags] { run(*flags); });
 }

@@ -67,7 +67,8 @@ void add_logprobs_command(Command& nibble) {
       .shows_default();
   add_record_flags(command, flags->records);
   command.option("--out", flags->out, "Result, FILE.jsonl: {\"chosen\", \"rejected\", \"chosen_tokens\", ...}")
-      .required();
+      .required()
+      .not_empty();
   command.footer("Example: nibble logprobs --model llama --adapter runs/dpo --data pairs.jsonl --out logprobs.jsonl");
   command.run([flags] { run(*flags); });
 }

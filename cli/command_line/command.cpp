@@ -26,6 +26,11 @@ Argument& Argument::required() {
   return *this;
 }
 
+Argument& Argument::not_empty() {
+  option_->check([](const std::string& value) { return std::string(value.empty() ? "is empty" : ""); });
+  return *this;
+}
+
 Argument& Argument::one_of(const std::vector<std::string>& values) {
   option_->transform(CLI::IsMember(values, CLI::ignore_case));  // Q8_0 is q8_0
   return *this;
@@ -82,9 +87,9 @@ template Argument Command::option(const std::string&, double&, const std::string
 template Argument Command::option(const std::string&, std::vector<std::string>&, const std::string&);
 template Argument Command::option(const std::string&, std::vector<double>&, const std::string&);
 
-Argument Command::option(const std::string& name, std::function<void(const std::string&)> take,
+Argument Command::option(const std::string& name, const std::function<void(const std::string&)>& take,
                          const std::string& help) {
-  return Argument(app_->add_option_function<std::string>(name, std::move(take), help));
+  return Argument(app_->add_option_function<std::string>(name, take, help));
 }
 
 Argument Command::flag(const std::string& name, bool& target, const std::string& help) {

@@ -25,6 +25,7 @@ class Argument {
   explicit Argument(CLI::Option* option) : option_(option) {}
 
   Argument& required();
+  Argument& not_empty();
   Argument& one_of(const std::vector<std::string>& values);
   Argument& at_least(double least);
   Argument& between(double least, double most);
@@ -60,7 +61,8 @@ class Command {
   template <typename T>
   Argument option(const std::string& name, T& target, const std::string& help);
   /// Calls `take` with the value while the command line is read; `take` may throw nibble's errors.
-  Argument option(const std::string& name, std::function<void(const std::string&)> take, const std::string& help);
+  Argument option(const std::string& name, const std::function<void(const std::string&)>& take,
+                  const std::string& help);
   /// "--flag", or "--flag,!--no-flag" for a pair.
   Argument flag(const std::string& name, bool& target, const std::string& help);
 

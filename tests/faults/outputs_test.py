@@ -207,6 +207,10 @@ class Inputs(OutputTest):
         self.ends(2, ["train", recipe, f"output.dir={teacher}"], "which is read")
         self.assertEqual(snapshot(self.folder), before)
 
+    def test_an_empty_path_is_named_by_its_flag(self):
+        for words in (["doctor", "--dir", ""], ["sagemaker-train", "--base", ""], ["quantize", "--model", self.model, "--out", ""]):
+            self.ends(2, words, f"error: {words[-2]}: is empty; see nibble {words[0]} --help")
+
     def test_a_measurement_that_cannot_be_written_is_one_line(self):
         for file, reason in (("/nonexistent/x", "cannot be written"), ("/dev/full", "no space left")):
             ended = self.ends(4, ["plan", self.recipe(), "--measure", file], f"{file}: {reason}")
