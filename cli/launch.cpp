@@ -53,6 +53,8 @@ struct LaunchFlags {
 
 std::atomic<int> signals{0};  // a signal handler has no other way to reach its state
 
+bool mpirun_was_ended() { return signals > 2; }
+
 /// Passes on to the ranks what this process is asked: they save, or leave at once (StopSignal). They get it directly:
 /// libraries that mpirun loads may take its handlers. Each gets it once, and one would be enough. The third time mpirun
 /// ends them.
@@ -62,11 +64,11 @@ class Messenger {
   Messenger(const ChildProcess& launcher, bool everywhere) : launcher_(launcher), everywhere_(everywhere) {}
 
   void look() {
-    const int asked = signals;
-    if (asked > 2 && !std::exchange(ended_, true)) launcher_.send(SIGTERM);
-    for (; sent_ < std::min(asked, 2); ++sent_) {
+    if (mpirun_was_ended() && !std::exchange(ended_, true)) launcher_.send(SIGTERM);
+    for (; sent_ < std::min<int>(signals, 2); ++sent_) {
       if (send()) continue;
-      if (!std::exchange(warned_, true)) std::fputs("the ranks will be stopped as soon as they run\n", stderr);
+      if (!mpirun_was_ended() && !std::exchange(warned_, true))
+        std::fputs("the ranks will be stopped as soon as they run\n", stderr);
       return;
     }
   }
@@ -102,6 +104,8 @@ bool is_rule(const std::string& line) {
 class LauncherTalk {
  public:
   void line(const std::string& text) {
+    const bool stops = text.starts_with("stopping: "), wrong = text.starts_with("error: ");
+    if (mpirun_was_ended() && !stops && !wrong) return;    // mpirun's of its end, a crash with its stack too
     if (text.empty() && !inside_ && (renews_ || left_)) {  // its rank leaves the line that it renewed
       leave();
       left_ = false;
@@ -115,7 +119,6 @@ class LauncherTalk {
     } else if (text == "mpirun: Forwarding signal " + std::to_string(SIGXFSZ) + " to job") {
       met_file_limit_ = true;
     } else if (!of_hydra(text)) {
-      const bool stops = text.starts_with("stopping: "), wrong = text.starts_with("error: ");
       stopped_ = stopped_ || stops;
       if (stops && signals == 0) {  // mpirun may end the rank because another one is lost: nothing is saved then
         unasked_ = text;
@@ -140,6 +143,7 @@ class LauncherTalk {
   bool stopped() const { return stopped_; }
   void finish() {
     leave();
+    if (mpirun_was_ended()) return;
     if (inside_) end_block();
     if (failed() || !lost_.empty()) return;
     say_unasked();
@@ -249,7 +253,8 @@ bool follow(const ChildProcess& launcher, bool everywhere, int from, RanksAreHea
     ranks.look();
     // A mpirun that is told to end while it starts its ranks may wait for itself for ever.
     const bool empty = signals > 0 && !everywhere && ranks.none_runs();
-    lingered = patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone() || empty);
+    lingered =
+        patience.over(talk.failed() || !talk.lost().empty() || ranks.one_is_gone() || empty || mpirun_was_ended());
     if (lingered) {
       end_mpirun(launcher);
       break;
@@ -332,8 +337,9 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   }
   if (!talk.lost().empty()) throw CommError("", talk.lost(), kGoesOn);
   if (talk.failed()) std::exit(code);  // a rank has said why
-  if (lingered && signals > 0) {       // a rank that was told while MPI began left the others, and mpirun, in it
-    std::fprintf(stderr, "stopped; %s\n", kGoesOn);
+  // A rank that was told while MPI began left the others, and mpirun, in it; or mpirun was ended, however it took it.
+  if (mpirun_was_ended() || (lingered && signals > 0)) {
+    if (lingered || !talk.stopped()) std::fprintf(stderr, "stopped; %s\n", kGoesOn);
     std::exit(75);
   }
   if (lingered) throw CommError("", "a rank on this host was lost, and mpirun did not end", kGoesOn);

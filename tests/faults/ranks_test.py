@@ -240,6 +240,23 @@ class Ranks(program.JobTest):
         self.assertIn(b"stopped; ", job.communicate()[1])
         self.assertEqual(job.returncode, 75)
 
+    def test_however_a_launcher_ends_that_the_user_ended_the_run_goes_on(self):
+        places, began = self.folder / "bin", self.folder / "began"
+        places.mkdir()
+        noise = "echo '[host:1] *** Process received signal ***' >&2; echo ------------------------------------------------------------ >&2"
+        for end in ("exit 1", "kill -SEGV $$"):
+            for name in ("mpirun", "mpiexec.hydra"):
+                (places / name).write_text(f"#!/bin/sh\ntrap \"{noise}; {end}\" TERM\ntouch {began}\nwhile :; do sleep 1; done\n")
+                (places / name).chmod(0o755)
+            job = self.launch(2, "train", self.recipe(), env={"PATH": f"{places}:{os.environ['PATH']}"})
+            self.wait_until(began.exists)
+            began.unlink()
+            for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # of one kind two could become one
+                job.send_signal(sent)
+            self.assertEqual(self.ended(job, end), 75, self.errors())
+            self.assertTrue(self.errors().endswith("stopped; the same command continues from the last checkpoint\n"), self.errors())
+            self.assertNotRegex(self.errors(), r"error:|\*\*\*|---")
+
     def test_more_threads_than_cores_are_reported_with_the_plan(self):
         cores = os.cpu_count()
         job = self.launch(2, "train", self.recipe_of_two(steps=2), threads=cores)

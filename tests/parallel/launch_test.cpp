@@ -74,6 +74,19 @@ TEST(Launch, TwoProcessesGiveTheBitsOfOneAlsoAfterASignalAndALostRank) {
   EXPECT_TRUE(two.adapter() == one.adapter()) << "the adapters differ";
 }
 
+TEST(Launch, ThreeSignalsEndMpirunWithoutAWordOfIt) {
+  Job job;
+  job.write_recipe(test::data_path("stories-llama"), 1'000'000'000);
+  job.start_ranks(2, {"parallel.replicate=2"});
+  job.wait_for_lines(3);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) kill(job.child, signal);  // of one kind two could become one
+  ASSERT_EQ(job.wait(), 75) << job.errors();
+  for (const char* const noise : {"error:", "***", "EXIT CODE", "EXIT STRING"}) {
+    EXPECT_EQ(job.errors().find(noise), std::string::npos) << job.errors();
+  }
+  EXPECT_THAT(job.errors(), testing::AnyOf(testing::HasSubstr("\nstopping: "), testing::HasSubstr("\nstopped; ")));
+}
+
 TEST(Launch, ExpertsOnTwoProcessesGiveTheBitsOfOneAlsoAfterASignal) {
   Job one, two;
   const fs::path base = one.directory / "model";
