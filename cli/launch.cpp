@@ -293,7 +293,19 @@ int known_exit_code(int code) {
   return 76;
 }
 
+// With less, ranks may wait for each other for ever as MPI begins, and mpirun ends without a word.
+void require_address_space() {
+  constexpr int64_t kLeast = int64_t{512} << 20;
+  const int64_t limit = this_machine().address_space;
+  if (limit == 0 || limit >= kLeast) return;
+  throw IoError("address space",
+                "is limited to " + bytes_text(static_cast<double>(limit)) + ", mpirun and its ranks need " +
+                    bytes_text(static_cast<double>(kLeast)),
+                "raise the limit: ulimit -v unlimited");
+}
+
 void launch(const std::vector<std::string>& words, bool everywhere) {
+  require_address_space();
   const int64_t ended_before = ended_for_memory();
   int pipe_ends[2];
   if (pipe2(pipe_ends, O_CLOEXEC) != 0) throw IoError("mpirun", std::strerror(errno));

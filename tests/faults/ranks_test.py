@@ -1,4 +1,5 @@
 """Faults 46 to 49 and 52 to 56 of docs/reliability.md: what happens to runs of several ranks."""
+import json
 import os
 import re
 import resource
@@ -256,6 +257,19 @@ class Ranks(program.JobTest):
             self.assertEqual(self.ended(job, end), 75, self.errors())
             self.assertTrue(self.errors().endswith("stopped; the same command continues from the last checkpoint\n"), self.errors())
             self.assertNotRegex(self.errors(), r"error:|\*\*\*|---")
+
+    @unittest.skipIf(program.WITH_ADDRESS_SANITIZER, "AddressSanitizer reserves more address space than any limit allows")
+    def test_little_address_space_is_refused_or_named(self):
+        limited = lambda mib: {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))}
+        recipe = self.recipe_of_two(train={"threads": 400, "microbatch_size": 8}, train_on=self.data(rows=64, length=64))
+        for mib in (100, 120, 250):  # mpirun may crash; the ranks may wait for each other
+            self.ends(4, ["launch", "-n", "2", "--", "train", recipe], f"address space: is limited to {mib} MiB, ", " need 512 MiB; raise ",
+                      **limited(mib))
+        (self.folder / "wide.json").write_text(json.dumps(dict(program.CONFIG, hidden_size=128, intermediate_size=1024)))
+        self.assertEqual(run("init", "--config", self.folder / "wide.json", "--out", self.folder / "wide").code, 0)
+        ended = run("launch", "-n", "2", "--", "train", recipe, f"model.path={self.folder / 'wide'}", **limited(512))
+        self.assertEqual(ended.code, 4, ended.err)
+        self.assertIn("\nerror: no memory or no process is left for a thread; raise the limit (ulimit -v, ulimit -u)\n", ended.err)
 
     def test_more_threads_than_cores_are_reported_with_the_plan(self):
         cores = os.cpu_count()
