@@ -35,6 +35,26 @@ int64_t shared_tokens(Beginning& beginning, const Sample& sample, int64_t row) {
   return 0;
 }
 
+std::vector<ops::AttentionSpan> documents_of(std::span<const Sample> samples, bool share) {
+  int64_t tokens = 0;
+  Beginning beginning;
+  std::vector<ops::AttentionSpan> spans;
+  for (const Sample& sample : samples) {
+    NIBBLE_CHECK(!sample.ids.empty(), "a sample has at least one token");
+    const int64_t shared = share ? shared_tokens(beginning, sample, tokens) : 0;
+    const int64_t rows = static_cast<int64_t>(sample.ids.size()) - shared;
+    spans.push_back({tokens, tokens + rows, tokens, tokens + rows});
+    if (shared > 0) {
+      spans.back().k_begin = beginning.row;
+      spans.back().hole_begin = beginning.row + shared;
+      spans.back().hole_end = tokens;
+    }
+    tokens += rows;
+  }
+  NIBBLE_CHECK(tokens > 0, "a batch has at least one sample");
+  return spans;
+}
+
 }  // namespace
 
 size_t answer_begin(const Sample& sample) {
@@ -49,29 +69,19 @@ int64_t sample_tokens(const Batch& batch) {
   return tokens;
 }
 
+int64_t batch_rows(std::span<const Sample> samples, bool share) { return documents_of(samples, share).back().q_end; }
+
 Batch make_batch(std::span<const Sample> samples, MemoryPool& memory) { return make_batch(samples, memory, false); }
 
 Batch make_batch(std::span<const Sample> samples, MemoryPool& memory, bool share) {
   MemoryPool& pool = memory.host();
-  int64_t tokens = 0;
-  Beginning beginning;
-  std::vector<ops::AttentionSpan> spans;
   for (const Sample& sample : samples) {
-    NIBBLE_CHECK(!sample.ids.empty(), "a sample has at least one token");
     NIBBLE_CHECK(sample.labels.empty() || sample.labels.size() == sample.ids.size(), "one label for each token");
     NIBBLE_CHECK(sample.index <= INT32_MAX && sample.ids.size() <= UINT32_MAX,
                  "sample index and position fit a row key");
-    const int64_t shared = share ? shared_tokens(beginning, sample, tokens) : 0;
-    const int64_t rows = static_cast<int64_t>(sample.ids.size()) - shared;
-    spans.push_back({tokens, tokens + rows, tokens, tokens + rows});
-    if (shared > 0) {
-      spans.back().k_begin = beginning.row;
-      spans.back().hole_begin = beginning.row + shared;
-      spans.back().hole_end = tokens;
-    }
-    tokens += rows;
   }
-  NIBBLE_CHECK(tokens > 0, "a batch has at least one sample");
+  std::vector<ops::AttentionSpan> spans = documents_of(samples, share);
+  const int64_t tokens = spans.back().q_end;
 
   Batch batch;
   batch.ids = Tensor::empty(pool, {tokens}, DType::i32, "token ids");

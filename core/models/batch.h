@@ -61,6 +61,9 @@ Batch make_batch(std::span<const Sample> samples, MemoryPool& pool);
 /// that DecoderConfig::documents_may_share().
 Batch make_batch(std::span<const Sample> samples, MemoryPool& pool, bool share);
 
+/// T of such a batch.
+int64_t batch_rows(std::span<const Sample> samples, bool share);
+
 /// Of the samples: T, or more where they share beginnings.
 int64_t sample_tokens(const Batch& batch);
 

@@ -84,6 +84,8 @@ TEST(Batch, SamplesOfAGroupShareTheirBeginningUpToTheFirstTarget) {
                                                                 (int64_t{5} << 32) + 21, (int64_t{5} << 32) + 22));
   EXPECT_THAT(of_second(batch.reference, float{}), ElementsAre(21.25f, 22.25f, 23.25f, 0.0f));
   EXPECT_EQ(make_batch(samples, pool).ids.numel(), 22 + 23 + 18) << "where nobody asks for it";
+  EXPECT_EQ(batch_rows(samples, true), batch.ids.numel());
+  EXPECT_EQ(batch_rows(samples, false), 22 + 23 + 18);
 }
 
 TEST(Batch, ShortBeginningsAndPromptsWithTargetsAreNotShared) {
