@@ -29,9 +29,10 @@ PlanJob least_job(const Recipe& recipe, const TrainingData& data) {
   }
   job.tokens = std::min(job.tokens, most);
   job.accumulate = std::min<int64_t>(job.accumulate, passes);
-  if (is_pairwise(recipe.objective.type)) {  // whole pairs, of which the prompt stands once
-    job.document_length = std::clamp<int64_t>(job.tokens / 4, 1, job.document_length);
-    job.tokens = std::max<int64_t>(1, job.tokens / 4 / job.document_length) * 2 * job.document_length;
+  if (data.microbatch_rows() > 0) {  // whole pairs
+    const int64_t answers = 2 * recipe.train.microbatch_size;
+    job.document_length = std::clamp<int64_t>(data.microbatch_rows() / answers, 1, job.document_length);
+    job.tokens = answers * job.document_length;
   }
   job.document_length = std::min(job.document_length, job.tokens);
   job.answer_tokens = std::min(job.answer_tokens, job.document_length - 1);

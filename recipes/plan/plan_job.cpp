@@ -277,10 +277,8 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
     if (shares_prompts(recipe, config)) job.answers_together = recipe.objective.rollout.completions;
     job.tokens = recipe.train.microbatch_size * job.document_length;
   }
-  if (is_pairwise(recipe.objective.type)) {  // a microbatch of pairs; packed, a sequence has both answers of one
-    if (recipe.data.pack) job.document_length = std::max<int64_t>(1, job.document_length / 2);
-    job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
-  }
+  // Packed or not: a pair of answers of max_length each is a sequence of its own.
+  if (is_pairwise(recipe.objective.type)) job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
   job.accumulate = recipe.train.accumulate;
   const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
   job.saves_midway =

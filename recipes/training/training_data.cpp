@@ -104,6 +104,32 @@ int64_t longest_sequence(const Recipe& recipe, const Dataset& dataset) {
   return (surveys ? 2 : 1) * report.longest + (draws ? recipe.objective.rollout.max_new_tokens : 0);
 }
 
+constexpr int64_t kLookedAt = 1000;  // steps
+
+// Of a batch with the largest microbatch of the first steps.
+int64_t largest_microbatch(const Batches& batches, int64_t steps, bool share) {
+  int64_t rows = 0;
+  for (int64_t step = 1; step <= std::min(steps, kLookedAt); ++step) {
+    const int64_t microbatches = batches.info(step).microbatches;
+    for (int64_t k = 0; k < microbatches; ++k) rows = std::max(rows, batch_rows(batches.samples(step, k), share));
+  }
+  return rows;
+}
+
+// Of a batch with the pair that has most.
+int64_t longest_pair(const Dataset& dataset, bool share) {
+  int64_t rows = 0, before = 0;
+  dataset.for_each([&](int64_t i, const SampleInfo& sample) {
+    if (dataset.continues_group(i) && before + sample.length > rows) {
+      std::vector<Sample> pair{dataset.sample(i - 1), dataset.sample(i)};
+      for (Sample& answer : pair) answer.group = 0;
+      rows = std::max(rows, batch_rows(pair, share));
+    }
+    before = sample.length;
+  });
+  return rows;
+}
+
 // Prompts whose answers the run draws.
 bool has_prompts_alone(const Recipe& recipe) {
   const ObjectiveOptions& objective = recipe.objective;
@@ -146,7 +172,7 @@ bool shares_prompts(const Recipe& recipe, const DecoderConfig& config) {
 
 TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, const Encoder& encoder,
                            const Observer& observer)
-    : tokenizer_size_(encoder.tokenizer_size) {
+    : tokenizer_size_(encoder.tokenizer_size), microbatch_size_(recipe.train.microbatch_size) {
   const uint64_t seed = static_cast<uint64_t>(recipe.train.seed);
   BatchOptions batching;
   batching.order = {recipe.data.max_length, recipe.data.pack, recipe.data.shuffle, seed};
@@ -205,6 +231,19 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   total_steps_ =
       recipe.train.steps ? *recipe.train.steps : iterations_ * train_->steps_in(recipe.train.epochs.value_or(1));
   warn_of_few_steps(recipe, total_steps_, observer);
+  if (is_pairwise(recipe.objective.type)) count_pairs(shares_prompts(recipe, model));
+}
+
+void TrainingData::count_pairs(bool share) {
+  const auto count = [&](const Batches& batches, int64_t steps) {
+    const int64_t rows = largest_microbatch(batches, steps, share);
+    const int64_t of_sequence = (rows + microbatch_size_ - 1) / microbatch_size_;
+    const int64_t of_pair = steps > kLookedAt ? longest_pair(batches.dataset(), share) : 0;
+    pair_rows_ = std::max({pair_rows_, of_sequence, of_pair});
+    return rows;
+  };
+  microbatch_rows_ = count(*train_, total_steps_);
+  if (eval_) count(*eval_, eval_->steps_in_epoch(0));
 }
 
 // A step of Batches is a block of answers: of prompts as many as it has groups, of given answers all.
@@ -214,7 +253,6 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
   iterations_ = steps_per_block(recipe.objective);
   mini_batches_ = recipe.objective.type == ObjectiveType::ppo ? recipe.objective.num_mini_batches : 1;
   seed_ = static_cast<uint64_t>(recipe.train.seed);
-  microbatch_size_ = recipe.train.microbatch_size;
   max_new_tokens_ = rollout.max_new_tokens;
   batching.microbatch_size = recipe.train.microbatch_size * recipe.train.accumulate;
   batching.accumulate = 1;
@@ -234,6 +272,10 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
 }
 
 Recipe TrainingData::planned(Recipe recipe) const {
+  if (pair_rows_ > 0) {  // two documents each
+    recipe.data.max_length = std::clamp<int64_t>((pair_rows_ + 1) / 2, 2, recipe.data.max_length);
+    return recipe;
+  }
   int64_t longest = longest_sequence(recipe, train_->dataset());
   if (eval_) longest = std::max(longest, longest_sequence(recipe, eval_->dataset()));
   recipe.data.max_length = std::clamp<int64_t>(longest, 2, recipe.data.max_length);

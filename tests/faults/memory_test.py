@@ -112,6 +112,25 @@ class VariedLengths(program.JobTest):
     def test_packed(self):
         self.keeps_to_the_plan(data={"max_length": 512, "pack": True})
 
+    def pairs(self, prompt=1, length=512, rows=160):
+        """Of answers of equal length, which with the prompt is from 16 to `length`; that of a pair in eight."""
+        path = self.folder / "pairs.jsonl"
+        with open(path, "w") as file:
+            for i in range(rows):
+                varied = length if i % 8 == 0 else 16 + prompt + 7919 * i % (length - 16 - prompt)
+                ids = [[3 + (7 * i + t * t + answer) % 990 for t in range(varied)] for answer in range(2)]
+                file.write(json.dumps({"prompt_ids": ids[0][:prompt], "chosen_ids": ids[0][prompt:],
+                                       "rejected_ids": ids[1][prompt:]}) + "\n")
+        return {"train": str(path), "format": "preference", "max_length": length}
+
+    def test_packed_pairs(self):
+        """A pair of two long answers is more than data.max_length."""
+        self.keeps_to_the_plan(data=self.pairs() | {"pack": True}, objective={"type": "dpo"})
+
+    def test_packed_pairs_sharded(self):
+        self.keeps_to_the_plan(ranks=2, data=self.pairs() | {"pack": True}, objective={"type": "dpo"},
+                               parallel={"shard": 2})
+
     def test_blocks_recomputed(self):
         self.keeps_to_the_plan(train={"gradient_checkpointing": "block"})
 

@@ -4,7 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nibble/recipes/models/open_model.h"
+#include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/plan/plan_job.h"
+#include "nibble/recipes/training/training_data.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -39,6 +42,46 @@ TEST(PlannedData, AreAllThatARunHoldsOfThem) {
     test::write_bytes(all + name, lines);
     EXPECT_GE(planned({{"train", all + name}}), 4 * std::ssize(lines)) << name;
   }
+}
+
+// A pair of long answers is a sequence of more than data.max_length tokens.
+TEST(PlannedData, PairsHaveAllTokensOfBothAnswersAndTheirPromptOnceWhereItIsComputedOnce) {
+  struct Pairs {
+    int count, prompt, answer;  // tokens
+  };
+  const auto planned = [](const std::vector<Pairs>& pairs, bool pack, int64_t microbatch_size, int64_t steps) {
+    const test::TemporaryDirectory directory;
+    std::string lines;
+    for (const Pairs& some : pairs) {
+      const auto ids = [](int count, int id) { return std::vector<int>(static_cast<size_t>(count), id); };
+      const json pair = {{"prompt_ids", ids(some.prompt, 5)},
+                         {"chosen_ids", ids(some.answer, 6)},
+                         {"rejected_ids", ids(some.answer, 7)}};
+      for (int i = 0; i < some.count; ++i) lines += pair.dump() + "\n";
+    }
+    test::write_bytes(directory / "pairs.jsonl", lines);
+    const json json_recipe = {
+        {"model", {{"path", test::data_path("stories-llama").string()}}},
+        {"adapter", {{"r", 2}}},
+        {"objective", {{"type", "dpo"}}},
+        {"data", {{"train", (directory / "pairs.jsonl").string()}, {"max_length", 32}, {"pack", pack}}},
+        {"train", {{"microbatch_size", microbatch_size}, {"steps", steps}}},
+        {"output", {{"dir", "none"}}}};
+    const Recipe recipe = parse_recipe(json_recipe.dump(), "test");
+    const DecoderConfig config = model_config(recipe.model);
+    EXPECT_EQ(plan_job(recipe).tokens, 2 * 32 * microbatch_size) << "as far as the recipe says";
+    const Encoder encoder = open_encoder(tokenizer_path_of(recipe), "", config.vocab_size);
+    return plan_job(recipe, TrainingData(recipe, config, encoder, Observer())).tokens;
+  };
+  for (const bool pack : {true, false}) {
+    EXPECT_EQ(planned({{4, 4, 28}}, pack, 1, 4), 64);
+    EXPECT_EQ(planned({{4, 4, 28}}, pack, 2, 4), 128);
+    EXPECT_EQ(planned({{4, 20, 12}}, pack, 1, 4), 32 + 12 + 2) << "the prompt's last token predicts for each answer";
+    EXPECT_EQ(planned({{1, 4, 28}, {1, 1, 3}}, pack, 2, 4), 64 + 8);
+  }
+  EXPECT_EQ(planned({{8, 1, 3}}, true, 1, 4), 32);
+  EXPECT_EQ(planned({{8, 1, 3}}, false, 1, 4), 8);
+  EXPECT_EQ(planned({{1, 4, 28}, {1, 1, 3}}, false, 2, 4000), 128) << "of steps that nobody looked at";
 }
 
 }  // namespace
