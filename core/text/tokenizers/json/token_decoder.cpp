@@ -68,7 +68,7 @@ void join_bytes(Tokens& tokens) {
 void fuse(Tokens& tokens) {
   std::string whole;
   for (const std::string& token : tokens) whole += token;
-  tokens.assign(1, std::move(whole));
+  tokens.assign(1, whole);
 }
 
 /// change(token, its number)
