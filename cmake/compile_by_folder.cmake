@@ -1,7 +1,7 @@
 option(NIBBLE_UNITY_BUILD "Compile the sources of a folder as one unit, which reads their headers once" ON)
 
-# Makes one unit for the compiler of the sources of each folder: half the time of a build from scratch. Kernels stay
-# apart: each is compiled for its own instructions, and those for tiles are replaced by tests.
+# Makes one unit for the compiler of the sources of each folder, for builds from scratch. Kernels stay apart: each is
+# compiled for its own instructions, and those for tiles are replaced by tests.
 function(compile_by_folder target)
   if(NOT NIBBLE_UNITY_BUILD)
     return()
