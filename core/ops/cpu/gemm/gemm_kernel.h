@@ -21,6 +21,9 @@ struct TileInput {
   const std::byte* b;  ///< a strip of the right operand
   int64_t steps;
   const TileInput* epilogue;  ///< null: none
+  /// What comes from memory and is read next, as many bytes at every step as the rows of the left operand have there;
+  /// null: the strip goes on. A hint.
+  const std::byte* ahead = nullptr;
 };
 
 /// Where the sums of a tile go.

@@ -20,11 +20,13 @@ NIBBLE_AVX512_BF16 void tile(const TileInput& input, int64_t columns, const Tile
   for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
     const std::byte *a = part->a, *b = part->b;
     const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
-    for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
+    const std::byte* ahead = part->ahead != nullptr ? part->ahead : b + kPrefetchBytes;
+    const int64_t ahead_step = part->ahead != nullptr ? R * avx512::kGroupBytes : avx512::kStripBytes;
+    for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes, ahead += ahead_step) {
       __m512i row[V];
       for (int64_t v = 0; v < V; ++v) {
         row[v] = _mm512_load_si512(b + v * 64);
-        _mm_prefetch(b + kPrefetchBytes + v * 64, _MM_HINT_T0);
+        _mm_prefetch(ahead + v * 64, _MM_HINT_T0);
       }
       for (int64_t r = 0; r < R; ++r) {
         int32_t pair;

@@ -87,6 +87,7 @@ class Product {
       for (int64_t row = 0; row < count; row += kernel_.rows) {
         for (int64_t strip = 0; strip < a_.count(); ++strip) {
           TileInput input = tile(w + (row * depth + k0) * size_, depth, a_.at(k, strip), k.size()), low;
+          if (strip == 0) input.ahead = input.a + kernel_.rows * depth * size_;
           if (epilogue_ != nullptr && k.end == depth) {
             const int64_t rank = epilogue_->a.dim(1);
             low = tile(workspace.left + row * rank * size_, rank, left_->at({0, rank}, strip), rank);
