@@ -1,5 +1,6 @@
 #include "nibble/tests/amx/software_tiles.h"
 
+#include <immintrin.h>
 #include <signal.h>
 #include <ucontext.h>
 
@@ -74,17 +75,38 @@ bool fit(int c, int a, int b) {
          state.row_bytes[a] == 4 * state.rows[b] && state.row_bytes[c] == state.row_bytes[b];
 }
 
+__attribute__((target("avx2,fma"))) inline __m256 flushed(__m256 values) {
+  const __m256i exponents = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7f800000));
+  const __m256 zeros = _mm256_and_ps(values, _mm256_set1_ps(-0.0f));
+  return _mm256_blendv_ps(values, zeros, _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponents, _mm256_setzero_si256())));
+}
+
 __attribute__((target("avx2,fma"))) bool tdpbf16ps(int c, int a, int b) {
   if (!fit(c, a, b)) return false;
-  for (int m = 0; m < state.rows[c]; ++m) {
-    for (int n = 0; n < state.row_bytes[c] / 4; ++n) {
-      float even = 0, odd = 0;
-      for (int k = 0; k < state.rows[b]; ++k) {
-        even = flushed(std::fma(bf16_at(a, m, 2 * k), bf16_at(b, k, 2 * n), even));
-        odd = flushed(std::fma(bf16_at(a, m, 2 * k + 1), bf16_at(b, k, 2 * n + 1), odd));
-      }
-      put(c, m, n, flushed(flushed(element<float>(c, m, n)) + flushed(even + odd)));
+  constexpr int kColumns = kRowBytes / 4, kLanes = 8;
+  const int depth = state.rows[b], columns = state.row_bytes[c] / 4;
+  float pairs[2][kRows][kColumns] = {};  // of B, the even and the odd rows of what the tile holds interleaved
+  for (int k = 0; k < depth; ++k) {
+    for (int n = 0; n < columns; ++n) {
+      pairs[0][k][n] = bf16_at(b, k, 2 * n);
+      pairs[1][k][n] = bf16_at(b, k, 2 * n + 1);
     }
+  }
+  for (int m = 0; m < state.rows[c]; ++m) {
+    float before[kColumns];
+    std::memcpy(before, state.data[c][m], sizeof before);
+    for (int n = 0; n < columns; n += kLanes) {
+      __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+      for (int k = 0; k < depth; ++k) {
+        for (int i = 0; i < 2; ++i) {
+          const __m256 left = _mm256_set1_ps(bf16_at(a, m, 2 * k + i));
+          sums[i] = flushed(_mm256_fmadd_ps(left, _mm256_loadu_ps(pairs[i][k] + n), sums[i]));
+        }
+      }
+      const __m256 sum = flushed(_mm256_add_ps(sums[0], sums[1]));
+      _mm256_storeu_ps(before + n, flushed(_mm256_add_ps(flushed(_mm256_loadu_ps(before + n)), sum)));
+    }
+    std::memcpy(state.data[c][m], before, static_cast<size_t>(columns) * sizeof(float));
   }
   return true;
 }
