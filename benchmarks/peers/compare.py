@@ -25,6 +25,10 @@ ROWS = [
     "shape=qwen2.5-0.5b mode=full tokens=2048 steps=1",
     "shape=olmoe-7b:2 mode=lora tokens=2048 steps=1",  # 2 of its 16 layers
     "shape=olmoe-7b mode=lora tokens=2048 checkpointing=1 steps=1",
+    # For CPUs with no more than AVX2: NIBBLE_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2
+    "shape=smollm2-135m mode=lora tokens=512 dtype=f32 steps=3",
+    "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 int8=1 steps=1",
 ]
 LABELS = {"int8=1": "int8", "prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

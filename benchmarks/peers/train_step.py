@@ -1,5 +1,5 @@
 """One row of train_step in PyTorch + Transformers + PEFT (+ bitsandbytes), on the model directory that train_step made:
-  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [prepared=1] [autocast=0] [steps=4]
+  python3 train_step.py MODELS shape=tinyllama-1.1b mode=qlora tokens=2048 [checkpointing=1] [prepared=1] [autocast=0] [dtype=f32] [steps=4]
 Prints JSON: seconds of each step after the first, peak resident memory in bytes (VmHWM). See compare.py for both in turn."""
 import json
 import os
@@ -14,10 +14,13 @@ def peak_memory():
     return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 
 
-def make_model(models, shape, mode, checkpointing, prepared):
+def make_model(models, shape, mode, checkpointing, prepared, floats):
     directory = os.path.join(models, f"{shape}-{'nf4' if mode == 'qlora' else 'bf16'}")
-    dtype = torch.float32 if mode == "full" else torch.bfloat16
+    dtype = torch.float32 if mode == "full" or floats else torch.bfloat16
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="sdpa")
+    for module in model.modules():
+        if floats and hasattr(module, "compute_dtype"):  # 4-bit
+            module.compute_dtype = torch.float32
     model.config.use_cache = False
     model.train()
     if mode == "full":
@@ -49,14 +52,15 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(0)
     checkpointing, prepared = (job.get(key, "0") != "0" for key in ("checkpointing", "prepared"))
-    model = make_model(models, job["shape"], job["mode"], checkpointing, prepared)
+    floats = job.get("dtype") == "f32"
+    model = make_model(models, job["shape"], job["mode"], checkpointing, prepared, floats)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
     ids = torch.randint(0, model.config.vocab_size, (1, int(job["tokens"])))
     times = []
     for step in range(int(job.get("steps", 4)) + 1):
         begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=job.get("autocast", "1") != "0"):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not floats and job.get("autocast", "1") != "0"):
             loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -2,8 +2,8 @@
 problems of GSM8K in Alpaca form, one epoch, batches of 8, on the smollm2-135m shape.
   V/bin/pip install trl==1.16.0 datasets==5.2.0
   NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_job.py build/release/bin/nibble MODEL [EXAMPLES]
-MODEL: a 16-bit directory of that shape; the tokenizer of the assets is put beside its weights. Prints wall clock, the tokens of
-the data per second, peak memory and the ratio."""
+MODEL: a 16-bit directory of that shape; a tokenizer of the assets is put beside its weights, that of TinyLlama where the vocabulary
+has 32,000 tokens. Prints wall clock, the tokens of the data per second, peak memory and the ratio."""
 import json
 import os
 import pathlib
@@ -34,6 +34,10 @@ def put_model(folder, model):
     (folder / "model").mkdir()
     for file in pathlib.Path(model).iterdir():
         shutil.copy(file, folder / "model" / file.name)
+    if json.loads((folder / "model/config.json").read_text(encoding="utf-8"))["vocab_size"] == 32000:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(assets / "tok-tinyllama-hf" / f"tinyllama_{name}", folder / "model" / name)
+        return
     tokenizer = json.loads((assets / "tok-smollm/tokenizer.json").read_text(encoding="utf-8"))
     tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["id"] < len(tokenizer["model"]["vocab"])]  # no [PAD]
     (folder / "model/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")

@@ -1,9 +1,9 @@
 """Preference training and reinforcement learning beside TRL on the CPU, each tool with its defaults (TRL: bf16, recomputation,
-padding), LoRA, on the smollm2-135m shape with random weights; the two in turn.
+padding), LoRA, on the smollm2-135m or the tinyllama-1.1b shape with random weights; the two in turn.
   V/bin/pip install trl==1.16.0 datasets==5.2.0
   NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_objectives.py build/release/bin/nibble MODEL dpo [PAIRS]
   NIBBLE_TEST_ASSETS=DIR V/bin/python benchmarks/peers/trl_objectives.py build/release/bin/nibble MODEL grpo [PROMPTS TOKENS]
-MODEL: a 16-bit directory of that shape. dpo: PAIRS (512) problems of GSM8K in steps of 8, each with its own answer and that of
+MODEL: a 16-bit directory of such a shape. dpo: PAIRS (512) problems of GSM8K in steps of 8, each with its own answer and that of
 the next problem. grpo: a step with PROMPTS (8) prompts x 8 completions of TOKENS (128) tokens, drawn by each tool itself. Ours is timed from the
 start of the process to the saved adapter, TRL in train() alone: its imports and loading do not count. `ours` or `trl` as the
 last argument runs one of them."""
