@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/output_guard.h"
@@ -93,14 +94,29 @@ std::string samples(const RunLog& log) {
   return "<h2>Samples before and after</h2>\n" + html_table(rows, Columns::even);
 }
 
-// What was rewarded most and least.
+// What was rewarded most and least: at the beginning, in the middle and at the end, and folded in all steps.
 std::string answers(const RunLog& log) {
-  if (log.answers.empty()) return "";
-  std::vector<std::vector<std::string>> rows = {{"step", "prompt", "answer", "reward"}};
-  for (const AnswerReport& answer : log.answers) {
-    rows.push_back({std::to_string(answer.step), answer.prompt, answer.completion, formatted("%.4g", answer.reward)});
-  }
-  return "<h2>Best and worst answers of a step</h2>\n" + html_table(rows);
+  const DrawnAnswers drawn = read_answers(log.directory);
+  const size_t count = drawn.best_and_worst.size();
+  if (count == 0) return "";
+  const auto table = [&](const std::set<size_t>& shown) {
+    std::vector<std::vector<std::string>> rows = {{"step", "prompt", "answer", "reward"}};
+    for (const size_t i : shown) {
+      for (const AnswerReport* answer : {&drawn.best_and_worst[i].first, &drawn.best_and_worst[i].second}) {
+        rows.push_back(
+            {std::to_string(answer->step), answer->prompt, answer->completion, formatted("%.4g", answer->reward)});
+      }
+    }
+    return html_table(rows);
+  };
+  const std::set<size_t> few = {0, count / 2, count - 1};
+  std::string text = "<h2>Best and worst answers of a step</h2>\n" + table(few);
+  if (few.size() == count) return text;
+  std::set<size_t> all;
+  for (size_t i = 0; i < count; ++i) all.insert(i);
+  const auto steps = static_cast<int64_t>(count);
+  return text + "<details><summary>" + (steps < drawn.steps ? grouped_text(steps) + " of " : "all ") +
+         count_text(drawn.steps, "step") + "</summary>\n" + table(all) + "</details>\n";
 }
 
 // run.json as a table of names and values.

@@ -9,7 +9,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <span>
 
 #include "nibble/core/base/error.h"
@@ -27,7 +26,7 @@ namespace {
 
 constexpr size_t kLargest = size_t{1} << 30;
 
-// Calls take(object, line number) for the lines of a file of JSON objects.
+// Calls take(object) for the lines of a file of JSON objects.
 template <typename Take>
 void for_each_line(const fs::path& path, const Take& take) {
   const std::string text = read_text_file(path, kLargest);
@@ -124,17 +123,6 @@ std::vector<int64_t> rollout_steps(const fs::path& directory) {
   return steps;
 }
 
-void add_best_and_worst(const fs::path& directory, int64_t step, std::vector<AnswerReport>& found) {
-  std::optional<AnswerReport> best, worst;
-  for_each_line(directory / ("step-" + std::to_string(step) + ".jsonl"), [&](const Json& line) {
-    if (!line.at("reward").is_number()) return;
-    const AnswerReport answer{step, line.value("prompt", ""), line.value("completion", ""), line.at("reward")};
-    if (!best || answer.reward > best->reward) best = answer;
-    if (!worst || answer.reward < worst->reward) worst = answer;
-  });
-  if (best) found.insert(found.end(), {*best, *worst});
-}
-
 // Over the steps that have them.
 NamedNumbers mean_metrics(std::span<const StepReport> steps) {
   std::map<std::string, std::pair<double, int>> sums;
@@ -169,17 +157,32 @@ RunLog read_run_log(const fs::path& directory) {
       log.sample_seconds += line.value("seconds", 0.0);
     });
   }
-  const fs::path rollouts = directory / "rollouts";
-  const std::vector<int64_t> steps = rollout_steps(rollouts);
-  std::set<int64_t> shown;
-  if (!steps.empty()) shown = {steps.front(), steps[steps.size() / 2], steps.back()};
-  for (const int64_t step : shown) add_best_and_worst(rollouts, step, log.answers);
   const auto text_of = [&](const char* name) {
     return fs::exists(directory / name) ? read_text_file(directory / name) : std::string();
   };
   log.recipe = text_of("recipe.json");
   log.facts = text_of("run.json");
   return log;
+}
+
+DrawnAnswers read_answers(const fs::path& directory) {
+  constexpr size_t kMostSteps = 200;
+  DrawnAnswers found;
+  const std::vector<int64_t> steps = rollout_steps(directory / "rollouts");
+  found.steps = std::ssize(steps);
+  const size_t shown = std::min(steps.size(), kMostSteps);
+  for (size_t i = 0; i < shown; ++i) {
+    const int64_t step = steps[shown == 1 ? 0 : i * (steps.size() - 1) / (shown - 1)];
+    std::optional<AnswerReport> best, worst;
+    for_each_line(directory / "rollouts" / ("step-" + std::to_string(step) + ".jsonl"), [&](const Json& line) {
+      if (!line.at("reward").is_number()) return;
+      const AnswerReport answer{step, line.value("prompt", ""), line.value("completion", ""), line.at("reward")};
+      if (!best || answer.reward > best->reward) best = answer;
+      if (!worst || answer.reward < worst->reward) worst = answer;
+    });
+    if (best) found.best_and_worst.emplace_back(*best, *worst);
+  }
+  return found;
 }
 
 RunSummary summarize(const RunLog& log) {

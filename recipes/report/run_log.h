@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nibble/core/train/telemetry/observer.h"
@@ -22,15 +23,22 @@ struct RunLog {
   std::vector<EvaluationReport> evaluations;  ///< lines with "split":"eval"; best is set on the lowest
   std::vector<SampleReport> samples;
   double sample_seconds = 0;  ///< wall time of all of them
-  /// The best and the worst, in this order, of each step in rollouts/ that is shown: the first, the middle, the last.
-  std::vector<AnswerReport> answers;
-  std::string recipe;  ///< JSON text, "" where there is none
-  std::string facts;   ///< run.json, "" where there is none
+  std::string recipe;         ///< JSON text, "" where there is none
+  std::string facts;          ///< run.json, "" where there is none
 };
 
 /// Throws InputError when the directory holds no run, or a line of metrics.jsonl is no metric (a torn last line, of a
 /// run that was killed or is still writing, is left out).
 RunLog read_run_log(const std::filesystem::path& directory);
+
+struct DrawnAnswers {
+  int64_t steps = 0;  ///< that have a file in rollouts/
+  /// Of each of them; where there are more than 200, of 200 of them, the first and the last among these.
+  std::vector<std::pair<AnswerReport, AnswerReport>> best_and_worst;
+};
+
+/// From rollouts/, which may be large. Throws as read_run_log() does.
+DrawnAnswers read_answers(const std::filesystem::path& directory);
 
 /// A run in numbers.
 struct RunSummary {

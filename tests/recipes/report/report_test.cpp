@@ -72,27 +72,48 @@ TEST(RunLog, ReadsWhatARunWrote) {
   EXPECT_NEAR(summary.tokens_per_second, 100, 1e-9);
 }
 
-TEST(RunLog, HasTheBestAndTheWorstAnswerOfSomeSteps) {
+/// What a run drew for a step: a good answer, a bad one and one that nothing is said of.
+void write_answers(const std::filesystem::path& run, int64_t step) {
+  std::filesystem::create_directories(run / "rollouts");
+  const std::string number = std::to_string(step);
+  test::write_bytes(run / ("rollouts/step-" + number + ".jsonl"),
+                    R"({"prompt": "1+1=", "completion": "worst of )" + number +
+                        R"(", "reward": -2})"
+                        "\n"
+                        R"({"prompt": "1+1=", "completion": "<best> of )" +
+                        number + R"(", "reward": )" + number +
+                        "}\n"
+                        R"({"prompt": "1+1=", "completion": "?", "reward": null})"
+                        "\n");
+}
+
+TEST(Report, HasTheBestAndTheWorstAnswerOfEveryStep) {
   const TemporaryDirectory directory;
   write_run(directory / "a", 1e-4, 1.5);
-  std::filesystem::create_directories(directory / "a/rollouts");
-  for (const int64_t step : {1, 2, 10, 11, 12}) {
-    const std::string reward = std::to_string(step);
-    test::write_bytes(directory / ("a/rollouts/step-" + reward + ".jsonl"),
-                      R"({"prompt": "1+1=", "completion": "3", "reward": 0})"
-                      "\n"
-                      R"({"prompt": "1+1=", "completion": "<2>", "reward": )" +
-                          reward +
-                          "}\n"
-                          R"({"prompt": "1+1=", "completion": "?", "reward": null})"
-                          "\n");
+  for (const int64_t step : {1, 2, 10, 11, 12}) write_answers(directory / "a", step);
+  const DrawnAnswers drawn = read_answers(directory / "a");
+  ASSERT_EQ(drawn.best_and_worst.size(), 5u);
+  EXPECT_EQ(drawn.best_and_worst[2].first.step, 10) << "in order of their numbers";
+  EXPECT_EQ(drawn.best_and_worst[4].first.reward, 12);
+  EXPECT_EQ(drawn.best_and_worst[4].second.completion, "worst of 12");
+  const std::string page = report_page(read_run_log(directory / "a"));
+  for (const char* step : {"1", "2", "10", "11", "12"}) {
+    EXPECT_NE(page.find("&lt;best&gt; of " + std::string(step) + "<"), std::string::npos) << step;
+    EXPECT_NE(page.find("worst of " + std::string(step) + "<"), std::string::npos) << step;
   }
-  const RunLog log = read_run_log(directory / "a");
-  ASSERT_EQ(log.answers.size(), 6u);
-  EXPECT_EQ(log.answers[2].step, 10) << "the middle one, by number";
-  EXPECT_EQ(log.answers[4].reward, 12);
-  EXPECT_EQ(log.answers[5].completion, "3");
-  EXPECT_NE(report_page(log).find("&lt;2&gt;"), std::string::npos);
+  EXPECT_NE(page.find("<summary>all 5 steps</summary>"), std::string::npos);
+}
+
+TEST(Report, SaysHowManyStepsItHasTheAnswersOf) {
+  const TemporaryDirectory directory;
+  write_run(directory / "a", 1e-4, 1.5);
+  for (int64_t step = 1; step <= 401; step += 2) write_answers(directory / "a", step);
+  const DrawnAnswers drawn = read_answers(directory / "a");
+  EXPECT_EQ(drawn.steps, 201);
+  ASSERT_EQ(drawn.best_and_worst.size(), 200u);
+  EXPECT_EQ(drawn.best_and_worst.front().first.step, 1);
+  EXPECT_EQ(drawn.best_and_worst.back().first.step, 401);
+  EXPECT_NE(report_page(read_run_log(directory / "a")).find("<summary>200 of 201 steps</summary>"), std::string::npos);
 }
 
 TEST(RunLog, TakesTheStepsBetweenTwoLinesToBeLikeTheLogged) {
