@@ -94,6 +94,51 @@ void expect_loss(const json& golden, const Objective& objective, const Batch& ba
   }
 }
 
+/// A step in batches of two and of four samples has the loss and the weights of one batch. seen: by the rows of that.
+void expect_same_in_batches(const Objective& objective, const std::vector<Sample>& samples, const LabelLogProbs& seen) {
+  MemoryPool pool;
+  const test::StepLoss step = test::loss_of_step(objective, make_batch(samples, pool), seen);
+  for (const size_t count : {2, 4}) {
+    struct Part {
+      Batch batch;
+      LabelLogProbs seen;
+      size_t begin;  // of its weights
+    };
+    std::vector<Part> parts;
+    LossCounts counts;
+    std::vector<SampleFacts> facts;
+    size_t row = 0;
+    for (size_t first = 0; first < samples.size(); first += count) {
+      const auto of = std::span(samples).subspan(first, std::min(count, samples.size() - first));
+      Part& part = parts.emplace_back(Part{make_batch(of, pool), {}, seen.scores.empty() ? row : first});
+      const auto rows = static_cast<size_t>(part.batch.targets.numel());
+      const auto cut = [](std::span<const float> all, size_t begin, size_t size) {
+        return all.empty() ? all : all.subspan(begin, size);
+      };
+      part.seen.policy = cut(seen.policy, row, rows);
+      part.seen.reference = cut(seen.reference, row, rows);
+      part.seen.statistics.collisions = cut(seen.statistics.collisions, row, rows);
+      part.seen.scores = cut(seen.scores, first, of.size());
+      row += rows;
+      const LossCounts own = objective.counts(part.batch);
+      counts.divisor += own.divisor;
+      counts.second += own.second;
+      if (!objective.surveys()) continue;
+      for (const SampleFacts& fact : objective.survey(part.batch, part.seen)) facts.push_back(fact);
+    }
+    if (objective.surveys()) counts.settled = objective.settle(facts);
+    EXPECT_EQ(counts.divisor, step.counts.divisor);
+    double sum = 0;
+    for (const Part& part : parts) {
+      std::vector<float> weights(std::max(part.seen.policy.size(), part.seen.scores.size()));
+      sum += objective.loss_sum(part.batch, part.seen, counts, weights);
+      const auto whole = std::span(step.weights).subspan(part.begin, weights.size());
+      EXPECT_TRUE(std::ranges::equal(weights, whole)) << "batches of " << count;
+    }
+    EXPECT_NEAR(sum / counts.divisor, step.loss, 1e-12 * std::max(1.0, std::abs(step.loss)));
+  }
+}
+
 void expect_preferences(const json& all, const std::string& cases, size_t prompt) {
   for (const json& one : all[cases]) {
     SCOPED_TRACE(one["objective"].dump());
@@ -112,6 +157,7 @@ void expect_preferences(const json& all, const std::string& cases, size_t prompt
     const LabelLogProbs seen{
         policy, reference, {.collisions = collisions, .entropies = {}, .mean_logits = {}, .top1 = {}}};
     expect_loss(one, *make_objective(options, false), batch, seen, of.by_row("gradient", "prompt_gradient"));
+    expect_same_in_batches(*make_objective(options, false), samples, seen);
   }
 }
 
@@ -136,6 +182,7 @@ TEST(TrlLosses, OfAnswersWithRewardsAreTrls) {
     const std::vector<float> policy = of.by_row("policy");
     const std::vector<float> reference = options.beta != 0 ? of.by_row("reference") : std::vector<float>();
     expect_loss(one, *make_objective(options, false), batch, {policy, reference}, of.by_row("gradient"));
+    expect_same_in_batches(*make_objective(options, false), samples, {policy, reference});
   }
 }
 
@@ -150,8 +197,9 @@ TEST(TrlLosses, OfRewardModelsAreTrls) {
     const std::vector<float> scores = one["scores"];
     LabelLogProbs seen;
     seen.scores = scores;
-    expect_loss(one, *make_objective(options_of(one["objective"]), false), make_batch(samples, pool), seen,
-                one["gradient"]);
+    const std::unique_ptr<Objective> objective = make_objective(options_of(one["objective"]), false);
+    expect_loss(one, *objective, make_batch(samples, pool), seen, one["gradient"]);
+    expect_same_in_batches(*objective, samples, seen);
   }
 }
 
