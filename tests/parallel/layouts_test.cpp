@@ -391,5 +391,40 @@ TEST_F(Layouts, AFourBitBaseIsGatheredTwiceAtHalfAByteAWeight) {
   EXPECT_NEAR(sent, expected, 0.02 * expected);
 }
 
+// Twelve answers under way together: a layer is gathered once for a token of all of them.
+TEST_F(Layouts, AShardedBaseIsGatheredOnceForTheTokensOfAllAnswers) {
+  std::string prompts;
+  for (int i = 0; i < 3; ++i) prompts += json{{"prompt_ids", {1, 300 + 7 * i, 311}}}.dump() + "\n";
+  write_bytes(directory_ / "prompts.jsonl", prompts);
+  json wanted = recipe("lora");
+  wanted["objective"] = {{"type", "grpo"}};
+  wanted["rewards"] = {{{"type", "length"}, {"max_completion_len", 24}, {"soft_punish_cache", 20}}};
+  wanted["data"] = {{"train", (directory_ / "prompts.jsonl").string()}, {"max_length", 48}};
+  wanted["train"] = {{"steps", 1}, {"microbatch_size", 4}, {"accumulate", 3}, {"samples", 0}};
+  wanted["parallel"] = {{"shard", 2}};
+  const auto sent = [&](int64_t tokens) {
+    wanted["rollout"] = {{"completions", 4}, {"max_new_tokens", tokens}};
+    const std::string name = "answers" + std::to_string(tokens);
+    const int64_t bytes = bytes_sent(wanted, directory_ / name, 2).at("gather weights");
+    std::ifstream file(directory_ / name / "rollouts" / "step-1.jsonl");
+    size_t answers = 0, longest = 0;
+    for (std::string line; std::getline(file, line); ++answers) {
+      longest = std::max(longest, json::parse(line)["completion_ids"].size());
+    }
+    EXPECT_EQ(answers, 12u);
+    EXPECT_EQ(longest, static_cast<size_t>(tokens));
+    return static_cast<double>(bytes);
+  };
+  const double few = sent(4), more = sent(24);
+  // All ranks together send what is gathered once; the table of the (tied) embedding is needed at both ends.
+  double model = 0, table = 0;
+  const SafetensorsFile file((base_ / "model.safetensors").string());
+  for (const std::string& name : file.names()) {
+    const double bytes = static_cast<double>(file.at(name).bytes());
+    (name.ends_with("embed_tokens.weight") ? table : model) += name == "lm_head.weight" ? 0 : bytes;
+  }
+  EXPECT_NEAR(more - few, 20 * (model + 2 * table), 0.02 * 20 * (model + 2 * table));
+}
+
 }  // namespace
 }  // namespace nibble
