@@ -64,7 +64,8 @@ JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std:
   }
   if (const size_t deep = find_too_deep(raw.text); deep != std::string::npos) {
     throw InputError(record_place(path, raw, deep),
-                     "more than " + std::to_string(kMaxDepth) + " brackets inside each other");
+                     "more than " + std::to_string(kMaxDepth) + " brackets inside each other",
+                     "correct the record, or set data.skip_bad");
   }
   try {
     object_ = Json::parse(raw.text);

@@ -49,7 +49,8 @@ class JsonRecord {
   /// The fields that were asked for so far; none where no field is renamed.
   const std::set<std::string>& asked() const { return asked_; }
   /// Throws InputError at this record.
-  [[noreturn]] void fail(const std::string& reason, const std::string& remedy = "") const;
+  [[noreturn]] void fail(const std::string& reason,
+                         const std::string& remedy = "correct the record, or set data.skip_bad") const;
   [[noreturn]] void fail_type(const std::string& name, const Json& value, const std::string& expected) const;
 
  private:

@@ -14,8 +14,6 @@ namespace nibble {
 
 namespace {
 
-constexpr const char* kFillIt = "correct the record, or set data.skip_bad";
-
 // Answers to one prompt, where the record has one beside them.
 struct Answers {
   Conversation beside;  // tools, documents and the system message, where the prompt does not have it
@@ -178,7 +176,7 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
     if (record.has("prompt_ids")) prompt = read_ids(record, "prompt_ids", encoder.vocab_size);
     for (const std::string& name : answers) {
       samples.push_back(join_ids(prompt, read_ids(record, name + "_ids", encoder.vocab_size)));
-      if (samples.back().ids.empty()) record.fail("field \"" + name + "_ids\" is empty", kFillIt);
+      if (samples.back().ids.empty()) record.fail("field \"" + name + "_ids\" is empty");
     }
   } else {
     Answers given = read_answers(record, answers, options);
@@ -267,6 +265,7 @@ RenderedRecord render_preference(const JsonRecord& record, const DataOptions& op
   if (record.has("preferred_output")) {
     JsonRecord fields = record;
     fields.take_fields_of("input");
+    fields.array("messages");  // throws where there are none
     return render_answers(fields, {"preferred_output", "non_preferred_output"}, options, encoder);
   }
   RenderedRecord pair = render_answers(record, {"chosen", "rejected"}, options, encoder);
@@ -289,7 +288,7 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
   RenderedRecord rendered;
   if (record.has("input_ids")) {
     rendered.ids = rendered.labels = read_ids(record, "input_ids", encoder.vocab_size);
-    if (rendered.ids.empty()) record.fail("field \"input_ids\" is empty", kFillIt);
+    if (rendered.ids.empty()) record.fail("field \"input_ids\" is empty");
   } else if (record.has("messages") || record.has("conversations") || !options.chat_template.empty()) {
     Conversation conversation;
     if (record.has("messages") || record.has("conversations")) {
@@ -316,7 +315,7 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
   RenderedRecord rendered;
   if (record.has("prompt_ids")) {
     rendered = join_ids(read_ids(record, "prompt_ids", encoder.vocab_size), {});
-    if (rendered.ids.empty()) record.fail("field \"prompt_ids\" is empty", kFillIt);
+    if (rendered.ids.empty()) record.fail("field \"prompt_ids\" is empty");
     return rendered;
   }
   TextOrMessages prompt = read_part(record, "prompt");
@@ -331,15 +330,15 @@ RenderedRecord render_prompt(const JsonRecord& record, const DataOptions& option
     rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
     rendered.text = render_messages(record, std::move(conversation), true, encoder);
   }
-  if (rendered.text.empty()) record.fail("field \"prompt\" is empty", kFillIt);
+  if (rendered.text.empty()) record.fail("field \"prompt\" is empty");
   return rendered;
 }
 
 RenderedRecord render_rollout(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
   const std::vector<int32_t> prompt = read_ids(record, "prompt_ids", encoder.vocab_size),
                              answer = read_ids(record, "completion_ids", encoder.vocab_size);
-  if (prompt.empty()) record.fail("field \"prompt_ids\" is empty", kFillIt);
-  if (answer.empty()) record.fail("field \"completion_ids\" is empty", kFillIt);
+  if (prompt.empty()) record.fail("field \"prompt_ids\" is empty");
+  if (answer.empty()) record.fail("field \"completion_ids\" is empty");
   if (answer.size() > kMostRolloutTokens) {
     record.fail("has a completion of " + std::to_string(answer.size()) + " tokens",
                 "give at most " + std::to_string(kMostRolloutTokens));
