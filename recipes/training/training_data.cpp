@@ -79,7 +79,7 @@ std::string check_groups(const Dataset& dataset, const ObjectiveOptions& objecti
     }
     if (i % size != 0 && own != prompt) {
       throw InputError(
-          rollout.file + ", answer " + std::to_string(i + 1), "has another prompt than the one before",
+          dataset.place(i), "has another prompt than the one before",
           "give " + std::to_string(size) + " answers to each prompt (rollout.completions), one after another");
     }
     prompt = std::move(own);

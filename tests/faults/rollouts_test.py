@@ -436,6 +436,15 @@ class Rollouts(RolloutTest):
         self.assertEqual(done.code, 3, done.err)
         self.assertIn('given.jsonl:1:1: has 0.5 in "old_logprobs"; a log-probability is not above 0', done.err.splitlines()[-1])
 
+    def test_answers_to_another_prompt_than_the_others_end_in_one_line(self):
+        given = self.folder / "given.jsonl"
+        answers = [{"prompt_ids": [1, 5 + (i == 2)], "completion_ids": [4, 2], "reward": i} for i in range(8)]
+        given.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+        done = run("validate", self.rollout_recipe("bad", rewards=[], rollout={"completions": 4, "max_new_tokens": 12,
+                                                                               "file": str(given)}))
+        self.assertEqual(done.code, 3, done.err)
+        self.assertIn(f"{given}:3:1: has another prompt than the one before; give 4 answers", done.err.splitlines()[-1])
+
     def test_prompts_longer_than_the_model_end_in_one_line_before_anything_is_drawn(self):
         limit = json.loads((self.model / "config.json").read_text())["max_position_embeddings"]
         self.prompts.write_text(json.dumps({"prompt_ids": [1] + [5] * limit, "answer": "1"}) + "\n")
