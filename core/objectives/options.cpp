@@ -121,8 +121,9 @@ void check_loss_types(const ObjectiveOptions& options) {
   if (options.loss_type.size() > 1 && options.type != ObjectiveType::dpo) {
     throw UsageError("several losses are for dpo", "name one", "objective.loss_type");
   }
-  if (!options.loss_weights.empty() && options.loss_weights.size() != options.loss_type.size()) {
-    throw UsageError("must have one number for each of loss_type", "", "objective.loss_weights");
+  if (!options.loss_weights.empty() && options.loss_weights.size() != std::max<size_t>(options.loss_type.size(), 1)) {
+    throw UsageError("must have one number for each of loss_type", "give as many, or leave it out",
+                     "objective.loss_weights");
   }
   const auto trains = [](double weight) { return weight > 0; };
   if (std::ranges::any_of(options.loss_weights, [](double weight) { return weight < 0; }) ||

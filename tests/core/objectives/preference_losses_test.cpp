@@ -465,6 +465,9 @@ TEST(Objectives, RefuseOptionsThatContradictEachOther) {
   }
   options.loss_weights = {0, 1};
   check_objective_options(options);
+  options.loss_type.clear();  // sigmoid
+  options.loss_weights = {0.5};
+  check_objective_options(options);
 }
 
 }  // namespace
