@@ -208,8 +208,10 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     const bool cuts = rest.size() + held_out.size() > whole;
     eval_.emplace(std::move(held_out), in_order);
     train = std::move(rest);
-    observer.message("evaluation data: " + count_text(eval_->dataset().size(), "sample") + " split off" +
-                     (cuts ? "; longer samples were first cut to " + count_text(options.max_length, "token") : ""));
+    const bool pairs = is_pairwise(recipe.objective.type);
+    observer.message(
+        "evaluation data: " + count_text(eval_->dataset().size() / (pairs ? 2 : 1), pairs ? "pair" : "sample") +
+        " split off" + (cuts ? "; longer samples were first cut to " + count_text(options.max_length, "token") : ""));
   }
   if (has_scores(recipe.objective.type)) {
     const ObjectiveOptions objective = with_score_head(recipe.objective, model);

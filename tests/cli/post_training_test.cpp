@@ -40,6 +40,8 @@ TEST_F(PostTraining, PreferencesHaveAccuracyAndMarginAndNoPerplexity) {
   EXPECT_THAT(output.text, AllOf(ContainsRegex("step 1/1  loss [^a]*  accuracy [0-9]+%  margin "),
                                  ContainsRegex("evaluation loss [0-9.]+  accuracy [0-9]+%  margin [-0-9.e]+  "),
                                  Not(HasSubstr("perplexity"))));
+  EXPECT_THAT(train("dpo", "data: {train: d.jsonl, eval_fraction: 0.5, max_length: 64}\n", "validate").text,
+              HasSubstr("evaluation data: 1 pair split off"));
 }
 
 TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
