@@ -71,10 +71,10 @@ Dual sppo_hard(const Terms& t) {
   return square(t.x - half) + square(t.y + half);
 }
 
+// m exp(-d) - (1 - m) ls(d), m = s(d / tau): far below 0 m is 0 where exp(-d) is infinite.
 Dual discopop(const Terms& t) {
-  const Dual d = t.delta();
-  const Dual m = sigmoid(1 / t.options.discopop_tau * d);
-  return m * exp(-d) - (1 - m) * log_sigmoid(d);
+  const Dual d = t.delta(), steep = 1 / t.options.discopop_tau * d;
+  return exp(log_sigmoid(steep) - d) - sigmoid(-steep) * log_sigmoid(d);
 }
 
 // Each value stands in two terms of the sum, of which one counts as this pair's.
