@@ -274,6 +274,9 @@ def main():
             make = maker.random.choice([maker.dpo, maker.dpo, maker.kto, maker.cpo, maker.reward, maker.rollouts, maker.rollouts, maker.rollouts,
                                         maker.distillation])
             recipe, *wanted = make(maker.random.choice(["llama", "qwen3"]))
+            if wanted[0] != wanted[0]:
+                print(case, json.dumps(recipe["objective"]), "is beyond TRL's float32", flush=True)
+                continue
             lines = len(pathlib.Path(recipe["data"]["train"]).read_text().splitlines())
             smallest = recipe.get("rollout", {}).get("completions", 1)
             found = [f"{size} x {lines // size}: {what}" for size in {lines, smallest}
