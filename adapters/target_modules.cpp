@@ -15,12 +15,6 @@ namespace nibble {
 
 namespace {
 
-bool is_named(const std::string& module, const std::string& name) {
-  return module == name || module.ends_with("." + name);
-}
-
-std::string last_part(const std::string& module) { return module.substr(module.rfind('.') + 1); }
-
 /// The same with what stands before a number, which alone would name layers too: "linear_q_adapter_list.0.1".
 std::string last_name(const std::string& module) {
   size_t begin = module.rfind('.') + 1;

@@ -29,6 +29,11 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
 
 /// The path of the module that a tensor is of: its name without the last part.
 inline std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+inline std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+/// Whether a path is a name or ends in it.
+inline bool is_named(const std::string& path, const std::string& name) {
+  return path == name || path.ends_with("." + name);
+}
 
 /// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
 int64_t rank_of(const AdapterOptions& options, const std::string& module);

@@ -14,10 +14,10 @@ namespace nibble::cli {
 
 namespace {
 
-void run(const ImportRequest& request, bool json) {
+void run(const ImportRequest& request, bool as_json) {
   LocalRank rank;
   const ImportReport report = import_gguf(request, rank.context());
-  if (json)
+  if (as_json)
     return print_json({{"model_type", report.model_type},
                        {"tensors", report.tensors},
                        {"bytes", report.bytes},

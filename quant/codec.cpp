@@ -43,8 +43,7 @@ struct Place {
 template <typename Body>
 void for_blocks(const Tensor& rows, int64_t size, const Place& place, const Body& body) {
   const int64_t total = element_count(place.shape), count = rows.numel();
-  NIBBLE_CHECK(rows.dtype() == DType::f32 || rows.dtype() == DType::bf16 || rows.dtype() == DType::f16,
-               "rows are no 16 or 32-bit floats");
+  NIBBLE_CHECK(is_float(rows.dtype()), "rows are no 16 or 32-bit floats");
   NIBBLE_CHECK(place.begin % size == 0 && count <= total - place.begin, "a piece does not begin where a block does");
   const std::byte* const source = rows.raw();
   const BlockEncoder& encoder = ops::cpu::block_encoder(isa());
@@ -134,7 +133,7 @@ float ScaleScan::mean() const {
 QuantizedMatrix plan_quantized(const Shape& shape, DType dtype, const QuantizeOptions& options, float nested_offset) {
   check_block_size(options.block_size);
   NIBBLE_CHECK(shape.size() == 2 || shape.size() == 3, "a matrix has two dimensions");
-  NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "dtype is no 16 or 32-bit float");
+  NIBBLE_CHECK(is_float(dtype), "dtype is no 16 or 32-bit float");
   QuantizedMatrix matrix;
   matrix.type = options.type;
   matrix.table = quant_table(options.type);

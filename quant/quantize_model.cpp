@@ -146,7 +146,7 @@ class ModelQuantizer {
  private:
   void require_float(const std::string& weight) const {
     const DType dtype = plain_spec(checkpoint_, weight).dtype;
-    if (dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16) return;
+    if (is_float(dtype)) return;
     throw InputError(checkpoint_.file_of(weight) + ": " + weight,
                      "has dtype " + std::string(dtype_name(dtype)) + ", not f32, bf16 or f16", "give the 16-bit model");
   }

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace nibble {
 
@@ -15,6 +16,7 @@ namespace test {
 
 /// `name` in tests/data: what the scripts of tests/oracles made, always there.
 std::filesystem::path data_path(const std::string& name);
+std::vector<std::string> data_lines(const std::string& name);
 
 /// The folder `name` of what others published and we cannot make, or an empty path when it is not here.
 std::filesystem::path find_asset(const std::string& name);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "nibble/adapters/merging/merged_source.h"
+#include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/decomposition.h"
 #include "nibble/adapters/tuners/lora.h"
@@ -19,15 +20,12 @@ namespace nibble {
 
 namespace {
 
-constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight";
-constexpr std::string_view kEmbeddingA = ".lora_embedding_A", kEmbeddingB = ".lora_embedding_B";
-
 /// One pair of names in a file.
 struct FactorNames {
   std::string path;
   bool is_embedding;
-  std::string a() const { return path + std::string(is_embedding ? kEmbeddingA : kA); }
-  std::string b() const { return path + std::string(is_embedding ? kEmbeddingB : kB); }
+  std::string a() const { return path + std::string(is_embedding ? kLoraEmbeddingA : kLoraA); }
+  std::string b() const { return path + std::string(is_embedding ? kLoraEmbeddingB : kLoraB); }
   auto operator<=>(const FactorNames&) const = default;
 };
 
@@ -52,7 +50,7 @@ void refuse_more_than_lora(const PeftAdapter& adapter) {
   if (takes_from_base(adapter.options.init_lora_weights)) refuse("a start that was taken from the base");
   if (!adapter.options.target_parameters.empty()) refuse("a LoRA on tensors (target_parameters)");
   for (const auto& [name, tensor] : adapter.tensors) {
-    const bool lora = std::ranges::any_of(std::array{kA, kB, kEmbeddingA, kEmbeddingB},
+    const bool lora = std::ranges::any_of(std::array{kLoraA, kLoraB, kLoraEmbeddingA, kLoraEmbeddingB},
                                           [&](std::string_view end) { return name.ends_with(end); });
     const bool frozen = name.ends_with(".base_layer.weight");
     if (!lora && !frozen) refuse(name);
@@ -266,8 +264,8 @@ std::set<FactorNames> modules_of(const std::vector<CombineSource>& sources) {
   std::set<FactorNames> modules;
   for (const CombineSource& source : sources) {
     for (const auto& [name, tensor] : source.adapter->tensors) {
-      for (const std::string_view end : {kA, kEmbeddingA}) {
-        if (name.ends_with(end)) modules.insert({name.substr(0, name.size() - end.size()), end == kEmbeddingA});
+      for (const std::string_view end : {kLoraA, kLoraEmbeddingA}) {
+        if (name.ends_with(end)) modules.insert({name.substr(0, name.size() - end.size()), end == kLoraEmbeddingA});
       }
     }
   }

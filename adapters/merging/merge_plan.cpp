@@ -15,8 +15,6 @@ namespace nibble {
 
 namespace {
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-
 bool ends_with_taken(const std::string& name, const std::string& end, std::string& stem) {
   if (!name.ends_with(end)) return false;
   stem = name.substr(0, name.size() - end.size());

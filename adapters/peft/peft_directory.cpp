@@ -21,10 +21,6 @@ namespace {
 constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr const char* kTemplateFile = "chat_template.jinja";
-constexpr std::string_view kA = ".lora_A.weight";
-constexpr std::string_view kB = ".lora_B.weight";
-constexpr std::string_view kEmbeddingA = ".lora_embedding_A";
-constexpr std::string_view kEmbeddingB = ".lora_embedding_B";
 constexpr std::string_view kTokenRows = ".token_adapter.trainable_tokens_delta";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 
@@ -38,7 +34,7 @@ std::string plain_name(std::string name) {
     const size_t last = name.rfind('.');
     if (last > at + part.size()) name.erase(at + part.size() - 1, last - (at + part.size() - 1));
   }
-  for (const std::string_view part : {kMagnitude, kEmbeddingA, kEmbeddingB, kTokenRows}) {
+  for (const std::string_view part : {kMagnitude, kLoraEmbeddingA, kLoraEmbeddingB, kTokenRows}) {
     const size_t at = name.find(part);
     if (at != std::string::npos) name.erase(at + part.size());
   }
@@ -50,8 +46,6 @@ std::string plain_name(std::string name) {
   }
   return name;
 }
-
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 void check_values(const std::string& file, const std::string& name, const Tensor& tensor) {
   if (!is_float(tensor.dtype())) {
@@ -159,12 +153,12 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
     }
   }
   for (const auto& [name, tensor] : adapter.tensors) {
-    for (const std::string_view end : {kA, kB, kEmbeddingA, kEmbeddingB}) {
+    for (const std::string_view end : {kLoraA, kLoraB, kLoraEmbeddingA, kLoraEmbeddingB}) {
       if (!name.ends_with(end)) continue;
-      const bool linear = end == kA || end == kB;
+      const bool linear = end == kLoraA || end == kLoraB;
       const std::string module = name.substr(0, name.size() - end.size());
-      check_pair(adapter.file(), module, adapter.find(module + std::string(linear ? kA : kEmbeddingA)),
-                 adapter.find(module + std::string(linear ? kB : kEmbeddingB)));
+      check_pair(adapter.file(), module, adapter.find(module + std::string(linear ? kLoraA : kLoraEmbeddingA)),
+                 adapter.find(module + std::string(linear ? kLoraB : kLoraEmbeddingB)));
     }
   }
   if (adapter.tensors.empty()) throw InputError(adapter.file(), "has no tensors", "save the adapter again");

@@ -56,5 +56,8 @@ inline constexpr std::string_view kBaseFile = "nibble_base.json";
 
 /// Prefix of every name in a PEFT file.
 inline constexpr const char* kPeftPrefix = "base_model.model.";
+/// What the name of a module's factor ends in, of a Linear and of an embedding.
+inline constexpr std::string_view kLoraA = ".lora_A.weight", kLoraB = ".lora_B.weight";
+inline constexpr std::string_view kLoraEmbeddingA = ".lora_embedding_A", kLoraEmbeddingB = ".lora_embedding_B";
 
 }  // namespace nibble

@@ -70,10 +70,6 @@ std::vector<std::string> expert_tensors_of(const DecoderConfig& config, const Pe
 
 namespace {
 
-bool is_named(const std::string& path, const std::string& name) { return path == name || path.ends_with("." + name); }
-
-std::string last_part(const std::string& name) { return name.substr(name.rfind('.') + 1); }
-
 // Whether the router is a Linear of its own in Transformers, which PEFT chooses like any other.
 bool routes_by_linear(const DecoderConfig& config) {
   const bool mixes = config.experts && config.experts->routing.score == ops::RouterScore::sparse_mixer;

@@ -18,7 +18,7 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr const char* kTokens = "tokens.bin";
 constexpr const char* kSamples = "samples.bin";
@@ -53,12 +53,12 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
                    const DataOptions& options, const Encoder& encoder) {
   constexpr int kRendering = 2;  // one more wherever a record becomes other tokens, or counts otherwise, than before
-  Json output = {{"nibble", std::string(version())},
+  json output = {{"nibble", std::string(version())},
                  {"rendering", kRendering},
                  {"encoder", encoder.fingerprint},
                  {"vocab_size", encoder.vocab_size},
                  {"prefix", encoder.prefix},
-                 {"eos", encoder.eos ? Json(*encoder.eos) : Json()},
+                 {"eos", encoder.eos ? json(*encoder.eos) : json()},
                  {"format", static_cast<int>(options.format)},
                  {"fields", options.fields},
                  {"max_length", options.max_length},
@@ -84,22 +84,22 @@ std::string hash_of(const FileMap& map) {
   return hasher.hex();
 }
 
-Json describe(const DatasetReport& report) {
-  Json output = {{"lengths", report.lengths}, {"first_bad", report.first_bad}, {"warnings", report.warnings}};
+json describe(const DatasetReport& report) {
+  json output = {{"lengths", report.lengths}, {"first_bad", report.first_bad}, {"warnings", report.warnings}};
   for (const auto& [name, member] : kCounts) output[name] = report.*member;
   for (const DataFileFacts& file : report.files)
     output["files"].push_back({file.records, file.bytes, file.hash, static_cast<int>(file.format)});
   return output;
 }
 
-DatasetReport read_report(const Json& output, const std::vector<DataFile>& files) {
+DatasetReport read_report(const json& output, const std::vector<DataFile>& files) {
   DatasetReport report;
   for (const auto& [name, member] : kCounts) report.*member = output.at(name).get<int64_t>();
   output.at("lengths").get_to(report.lengths);
   output.at("first_bad").get_to(report.first_bad);
   output.at("warnings").get_to(report.warnings);
   for (size_t i = 0; i < files.size(); ++i) {
-    const Json& file = output.at("files").at(i);
+    const json& file = output.at("files").at(i);
     report.files.push_back({files[i].path, file.at(0).get<int64_t>(), file.at(1).get<uint64_t>(),
                             file.at(2).get<uint64_t>(), static_cast<DataFormat>(file.at(3).get<int>())});
   }
@@ -176,7 +176,7 @@ void EncodedCache::map_into(Dataset& dataset, const fs::path& from) const {
 std::optional<Dataset> EncodedCache::find() const {
   if (!fs::exists(target_ / kFacts)) return std::nullopt;
   try {
-    const Json facts = read_json_file(target_ / kFacts);
+    const json facts = read_json_file(target_ / kFacts);
     Dataset result;
     facts.at("weights").get_to(result.weights_);
     facts.at("fingerprint").get_to(result.fingerprint_);
@@ -211,7 +211,7 @@ void EncodedCache::publish(Dataset& dataset) {
   writer_->flush();
   writer_->tokens.commit();
   writer_->table.commit();
-  const Json facts = {{"tokens", writer_->tokens_hash.hex()},
+  const json facts = {{"tokens", writer_->tokens_hash.hex()},
                       {"samples", writer_->table_hash.hex()},
                       {"weights", dataset.weights()},
                       {"fingerprint", dataset.fingerprint()},

@@ -11,6 +11,7 @@
 #include "nibble/core/models/families/expert_rules.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/families/family_names.h"
+#include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/models/families/rope_reader.h"
 #include "nibble/core/nn/feed_forward/experts.h"
 #include "nibble/core/tensor/bfloat16.h"
@@ -19,10 +20,8 @@ namespace nibble {
 
 namespace {
 
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
 constexpr int64_t kMaxLayers = 4096;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
 template <typename Value>
 struct Named {

@@ -18,8 +18,6 @@ namespace nibble {
 
 namespace {
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
-
 // Buffers that some writers save beside the weights.
 bool is_known_buffer(const std::string& name) {
   static constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", ".attn.bias",      ".attn.masked_bias",

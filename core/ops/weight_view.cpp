@@ -58,8 +58,7 @@ float best_table_factor(const std::array<float, 16>& table) {
 WeightView::WeightView(Tensor matrix) : encoding(WeightEncoding::dense), dense(std::move(matrix)) {
   NIBBLE_CHECK(dense.rank() == 2, "a matrix, not " + to_string(dense.shape()));
   const DType dtype = dense.dtype();
-  NIBBLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
-               "products of " + std::string(dtype_name(dtype)));
+  NIBBLE_CHECK(is_float(dtype), "products of " + std::string(dtype_name(dtype)));
 }
 
 WeightView::WeightView(FourBitMatrix matrix, const std::string& name)

@@ -17,6 +17,9 @@ size_t dtype_size(DType dtype);
 /// "f32", "bf16", ...: recipe and command-line spelling.
 std::string_view dtype_name(DType dtype);
 
+/// f32, bf16 or f16: what weights and adapters are.
+constexpr bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
+
 template <typename T>
 struct dtype_of;
 template <>

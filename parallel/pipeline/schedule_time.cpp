@@ -12,9 +12,9 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kDone = 1e-9;  // less than that is left of an action that is done
 
-class Stages {
+class SimulatedStages {
  public:
-  Stages(std::span<const StagePasses> passes, double arrives, const std::function<double(int64_t)>& crowd)
+  SimulatedStages(std::span<const StagePasses> passes, double arrives, const std::function<double(int64_t)>& crowd)
       : passes_(passes), arrives_(arrives), crowd_(crowd) {}
 
   ScheduleTime run(PipelineSchedule schedule, int64_t count, int64_t in_flight) {
@@ -102,7 +102,7 @@ class Stages {
 ScheduleTime schedule_time(PipelineSchedule schedule, std::span<const StagePasses> stages, int64_t count,
                            int64_t in_flight, double arrives, const std::function<double(int64_t)>& crowd) {
   NIBBLE_CHECK(!stages.empty(), "a schedule of stages");
-  return Stages(stages, arrives, crowd).run(schedule, count, in_flight);
+  return SimulatedStages(stages, arrives, crowd).run(schedule, count, in_flight);
 }
 
 }  // namespace nibble

@@ -8,7 +8,7 @@ namespace nibble::detail {
 namespace {
 
 // Past 2^53 integers in JSON are no longer safe in other readers.
-constexpr int64_t kLargest = int64_t{1} << 53;
+constexpr int64_t kLargestInteger = int64_t{1} << 53;
 
 std::string shortened(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -29,17 +29,17 @@ void refuse_value(const std::string& place, const std::string& values, const Jso
 
 int64_t read_integer(const Json& value, const std::string& place, const std::string& values, int64_t least,
                      int64_t most) {
-  most = std::min(most, kLargest);
+  most = std::min(most, kLargestInteger);
   int64_t number = 0;
   if (value.is_number_unsigned()) {
     const uint64_t given = value.get<uint64_t>();
-    if (given > static_cast<uint64_t>(kLargest)) refuse_value(place, values, value);
+    if (given > static_cast<uint64_t>(kLargestInteger)) refuse_value(place, values, value);
     number = static_cast<int64_t>(given);
   } else if (value.is_number_integer()) {
     number = value.get<int64_t>();
   } else if (value.is_number_float()) {
     const double given = value.get<double>();  // 1e3 is an integer too
-    if (!(std::fabs(given) <= static_cast<double>(kLargest)) || given != std::floor(given)) {
+    if (!(std::fabs(given) <= static_cast<double>(kLargestInteger)) || given != std::floor(given)) {
       refuse_value(place, values, value);
     }
     number = static_cast<int64_t>(given);
@@ -152,7 +152,7 @@ RecipeField free_to_change(RecipeField field) {
 std::pair<std::string, Json> integer_range(int64_t least, int64_t most) {
   std::string values = "an integer from " + std::to_string(least);
   Json schema = {{"type", "integer"}, {"minimum", least}};
-  if (most < kLargest) {
+  if (most < kLargestInteger) {
     values += " to " + std::to_string(most);
     schema["maximum"] = most;
   }

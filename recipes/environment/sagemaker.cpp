@@ -14,29 +14,29 @@
 namespace nibble {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 namespace {
 
-Json read_config(const fs::path& base, const char* name, bool required) {
+json read_config(const fs::path& base, const char* name, bool required) {
   const fs::path path = base / "input" / "config" / name;
-  if (!required && !fs::exists(path)) return Json::object();
-  Json value = read_json_file(path);
+  if (!required && !fs::exists(path)) return json::object();
+  json value = read_json_file(path);
   if (!value.is_object()) throw InputError(path.string(), "is no JSON object");
   return value;
 }
 
 // The service writes every value as a string; some clients put a JSON string into it ("\"qlora\"").
-std::string text_of(const Json& value) {
+std::string setting_text(const json& value) {
   if (!value.is_string()) return value.dump();
   const std::string text = value.get<std::string>();
   if (text.size() < 2 || text.front() != '"') return text;
-  const Json inner = Json::parse(text, nullptr, false);
+  const json inner = json::parse(text, nullptr, false);
   return inner.is_string() ? inner.get<std::string>() : text;
 }
 
 void refuse_several_hosts(const fs::path& base) {
-  const Json resources = read_config(base, "resourceconfig.json", false);
+  const json resources = read_config(base, "resourceconfig.json", false);
   if (!resources.contains("hosts") || !resources["hosts"].is_array() || resources["hosts"].size() < 2) return;
   throw UsageError("the job has " + std::to_string(resources["hosts"].size()) + " instances, one is supported",
                    "set the instance count to 1, or use nibble launch on hosts of your own",
@@ -88,9 +88,9 @@ SagemakerJob read_sagemaker_job(const fs::path& base) {
   SagemakerJob job;
   job.base = base;
   refuse_several_hosts(base);
-  const Json parameters = read_config(base, "hyperparameters.json", false);
+  const json parameters = read_config(base, "hyperparameters.json", false);
   const fs::path data = base / "input" / "data";
-  choose_recipe(parameters.contains("recipe") ? text_of(parameters["recipe"]) : "qlora", data, job);
+  choose_recipe(parameters.contains("recipe") ? setting_text(parameters["recipe"]) : "qlora", data, job);
   add_channels(data, job);
   job.overrides.push_back("output.dir=" + (base / "checkpoints").string());
   for (const auto& [name, value] : parameters.items()) {
@@ -99,7 +99,7 @@ SagemakerJob read_sagemaker_job(const fs::path& base) {
       throw UsageError("is the service's: base/checkpoints", "take the hyperparameter away",
                        "hyperparameter output.dir");
     }
-    job.overrides.push_back(parse_sweep_axis(name + "=0").key + "=" + text_of(value));
+    job.overrides.push_back(parse_sweep_axis(name + "=0").key + "=" + setting_text(value));
   }
   // Evaluation data take the place of a share of the training data that the recipe may hold out.
   const bool evaluates = std::any_of(job.overrides.begin(), job.overrides.end(),

@@ -6,8 +6,6 @@ namespace nibble {
 
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // The number that ends at byte `end` of text, digits in front of it: without the commas of thousands, and without what
 // does not change its value.
 std::string number_before(std::string_view text, size_t end) {

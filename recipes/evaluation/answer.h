@@ -9,6 +9,8 @@
 
 namespace nibble {
 
+inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 class AnswerRule {
  public:
   /// The last number, "1,234.50" as "1234.5": GSM8K's and most others'.

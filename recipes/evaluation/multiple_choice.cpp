@@ -12,11 +12,11 @@ namespace nibble {
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
-constexpr size_t kLargest = size_t{1} << 30;
+constexpr size_t kLargestFile = size_t{1} << 30;
 
-const Json& field(const Json& record, std::initializer_list<const char*> names, const std::string& place) {
+const json& field(const json& record, std::initializer_list<const char*> names, const std::string& place) {
   std::string listed;
   for (const char* name : names) {
     if (record.contains(name)) return record[name];
@@ -25,10 +25,10 @@ const Json& field(const Json& record, std::initializer_list<const char*> names, 
   throw InputError(place, "has none of the fields " + listed, "a question has a prompt, choices and an answer");
 }
 
-std::vector<std::string> texts(const Json& value, const std::string& place) {
+std::vector<std::string> texts(const json& value, const std::string& place) {
   std::vector<std::string> found;
   if (!value.is_array()) throw InputError(place, "choices are no list", "write \"choices\": [\"...\", \"...\"]");
-  for (const Json& choice : value) {
+  for (const json& choice : value) {
     if (!choice.is_string()) throw InputError(place, "a choice is no text", "write \"choices\": [\"...\", \"...\"]");
     found.push_back(choice.get<std::string>());
   }
@@ -36,7 +36,7 @@ std::vector<std::string> texts(const Json& value, const std::string& place) {
   return found;
 }
 
-size_t answer_of(const Json& value, const ChoiceQuestion& question, const std::vector<std::string>& labels) {
+size_t answer_of(const json& value, const ChoiceQuestion& question, const std::vector<std::string>& labels) {
   if (value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<uint64_t>() < question.choices.size()) {
     return value.get<size_t>();
   }
@@ -56,14 +56,14 @@ size_t answer_of(const Json& value, const ChoiceQuestion& question, const std::v
                    "give its index from 0, its letter, or its text");
 }
 
-ChoiceQuestion question_of(const Json& record, const std::string& place) {
+ChoiceQuestion question_of(const json& record, const std::string& place) {
   if (!record.is_object()) throw InputError(place, "is no JSON object", "write one question a line");
   ChoiceQuestion question;
   question.place = place;
-  const Json& prompt = field(record, {"question", "prompt", "query", "ctx"}, place);
+  const json& prompt = field(record, {"question", "prompt", "query", "ctx"}, place);
   if (!prompt.is_string()) throw InputError(place, "the question is no text", "write it as a string");
   question.prompt = prompt.get<std::string>();
-  const Json& choices = field(record, {"choices", "options", "endings"}, place);
+  const json& choices = field(record, {"choices", "options", "endings"}, place);
   std::vector<std::string> labels;
   if (choices.is_object()) {
     question.choices = texts(field(choices, {"text"}, place), place);
@@ -80,7 +80,7 @@ bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t'; }
 }  // namespace
 
 std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file, kLargest);
+  const std::string text = read_text_file(file, kLargestFile);
   std::vector<ChoiceQuestion> questions;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {

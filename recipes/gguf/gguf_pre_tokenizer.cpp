@@ -12,24 +12,24 @@ namespace nibble {
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
-constexpr const char* kBlank = "\u2581";
+constexpr const char* kMetaspace = "\u2581";
 
-std::vector<Json> normalizers_of(const Json& file) {
-  return flat_steps(file.value("normalizer", Json()), "normalizers");
+std::vector<json> normalizers_of(const json& file) {
+  return flat_steps(file.value("normalizer", json()), "normalizers");
 }
-std::vector<Json> pre_tokenizers_of(const Json& file) {
-  return flat_steps(file.value("pre_tokenizer", Json()), "pretokenizers");
+std::vector<json> pre_tokenizers_of(const json& file) {
+  return flat_steps(file.value("pre_tokenizer", json()), "pretokenizers");
 }
 
-bool has_text(const Json& model, const char* key) {
-  const Json value = model.value(key, Json());
+bool has_text(const json& model, const char* key) {
+  const json value = model.value(key, json());
   return value.is_string() && !value.get<std::string>().empty();
 }
 
-bool is_blank_for(const Json& step, const char* from, const char* to) {
-  return step.value("pattern", Json::object()).value("String", "") == from && step.value("content", "") == to;
+bool is_blank_for(const json& step, const char* from, const char* to) {
+  return step.value("pattern", json::object()).value("String", "") == from && step.value("content", "") == to;
 }
 
 }  // namespace
@@ -39,44 +39,44 @@ void refuse_unnamed(const std::filesystem::path& place, const std::string& what)
                    place.string());
 }
 
-std::string gguf_pre_tokenizer(const Json& file, const std::filesystem::path& place) {
+std::string gguf_pre_tokenizer(const json& file, const std::filesystem::path& place) {
   std::vector<std::string> steps;
-  for (const Json& step : pre_tokenizers_of(file)) {
+  for (const json& step : pre_tokenizers_of(file)) {
     steps.push_back(pre_tokenizer_step(step));
     if (step.value("add_prefix_space", false)) refuse_unnamed(place, "add_prefix_space puts a blank before the text");
   }
-  const Json model = file.value("model", Json::object());
+  const json model = file.value("model", json::object());
   for (const char* key : {"end_of_word_suffix", "continuing_subword_prefix"}) {
     if (has_text(model, key)) refuse_unnamed(place, "the model has an " + std::string(key));
   }
-  const bool whole_words = model.value("ignore_merges", Json()) == true;
+  const bool whole_words = model.value("ignore_merges", json()) == true;
   const GgufPreTokenizer* found = match_gguf_pre_tokenizer(steps, whole_words);
   if (!found) refuse_unnamed(place, "the pre-tokenizer is \"" + joined(steps, " ") + "\"");
   return found->names.front();
 }
 
-void refuse_other_normalizers(const Json& file, bool byte_level, const std::filesystem::path& place) {
-  for (const Json& step : normalizers_of(file)) {
+void refuse_other_normalizers(const json& file, bool byte_level, const std::filesystem::path& place) {
+  for (const json& step : normalizers_of(file)) {
     const std::string type = step.value("type", "");
-    const bool blank = (type == "Prepend" && step.value("prepend", "") == kBlank) ||
-                       (type == "Replace" && is_blank_for(step, " ", kBlank));
+    const bool blank = (type == "Prepend" && step.value("prepend", "") == kMetaspace) ||
+                       (type == "Replace" && is_blank_for(step, " ", kMetaspace));
     if (byte_level ? type != "NFC" : !blank) refuse_unnamed(place, "the normalizer is " + type);
   }
   if (byte_level) return;
-  for (const Json& step : pre_tokenizers_of(file)) {
+  for (const json& step : pre_tokenizers_of(file)) {
     const std::string type = step.value("type", "");
-    const bool gone = type == "Split" && step.value("pattern", Json::object()).value("String", "") == " ";
+    const bool gone = type == "Split" && step.value("pattern", json::object()).value("String", "") == " ";
     if (type != "Metaspace" && !gone) refuse_unnamed(place, "the pre-tokenizer is " + type);
   }
 }
 
-std::vector<std::string> gguf_left_out(const Json& file) {
+std::vector<std::string> gguf_left_out(const json& file) {
   std::vector<std::string> left_out;
-  for (const Json& step : normalizers_of(file)) {
+  for (const json& step : normalizers_of(file)) {
     if (step.value("type", "") == "NFC")
       left_out.push_back("bringing texts to NFC (texts in another form get other ids)");
   }
-  for (const Json& step : pre_tokenizers_of(file)) {
+  for (const json& step : pre_tokenizers_of(file)) {
     const std::string type = step.value("type", ""), name = pre_tokenizer_step(step);
     if (name == "gpt4o" || name == "tekken") {
       left_out.push_back("marks and cases of letters outside of ASCII when it cuts (such texts get other ids)");

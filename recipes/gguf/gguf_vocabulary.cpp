@@ -18,7 +18,7 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 using Metadata = std::vector<std::pair<std::string, GgufValue>>;
 
 /// llama.cpp's token types.
@@ -35,15 +35,15 @@ struct Vocabulary {
 };
 
 /// "a b" for each merge; blanks inside the parts as the byte alphabet spells them.
-std::vector<std::string> merges_of(const Json& model) {
+std::vector<std::string> merges_of(const json& model) {
   std::vector<std::string> merges;
-  for (const Json& merge : model.value("merges", Json::array())) {
+  for (const json& merge : model.value("merges", json::array())) {
     if (merge.is_string()) {
       merges.push_back(merge.get<std::string>());
       continue;
     }
     std::string line;
-    for (const Json& part : merge) {
+    for (const json& part : merge) {
       line += line.empty() ? "" : " ";
       for (const char c : part.get<std::string>()) line += c == ' ' ? std::string("\u0120") : std::string(1, c);
     }
@@ -69,9 +69,9 @@ void take_tokens(const Tokenizer& tokenizer, const std::set<int32_t>& added, Voc
   }
 }
 
-std::set<int32_t> added_ids(const Json& file) {
+std::set<int32_t> added_ids(const json& file) {
   std::set<int32_t> ids;
-  for (const Json& token : file.value("added_tokens", Json::array())) ids.insert(token.value("id", -1));
+  for (const json& token : file.value("added_tokens", json::array())) ids.insert(token.value("id", -1));
   return ids;
 }
 
@@ -80,7 +80,7 @@ bool is_byte_token(const std::string& text) {
 }
 
 /// A tokenizer.json of the sentencepiece kind: the rank of the merge that makes a piece stands for its score.
-void take_metaspace(const Json& file, const fs::path& place, Vocabulary& result) {
+void take_metaspace(const json& file, const fs::path& place, Vocabulary& result) {
   refuse_other_normalizers(file, false, place);
   result.left_out = gguf_left_out(file);
   result.model = "llama";
@@ -92,7 +92,7 @@ void take_metaspace(const Json& file, const fs::path& place, Vocabulary& result)
     if (blank != std::string::npos) score_of.emplace(merge.substr(0, blank) + merge.substr(blank + 1), -rank);
     rank += 1;
   }
-  const std::string unknown = file.at("model").value("unk_token", Json()).is_string()
+  const std::string unknown = file.at("model").value("unk_token", json()).is_string()
                                   ? file.at("model").at("unk_token").get<std::string>()
                                   : "";
   for (size_t id = 0; id < result.tokens.size(); ++id) {
@@ -101,7 +101,7 @@ void take_metaspace(const Json& file, const fs::path& place, Vocabulary& result)
     if (is_byte_token(result.tokens[id])) result.types[id] = kByte;
     if (!unknown.empty() && result.tokens[id] == unknown) result.types[id] = kUnknown;
   }
-  const std::string text = file.value("normalizer", Json()).dump() + file.value("pre_tokenizer", Json()).dump();
+  const std::string text = file.value("normalizer", json()).dump() + file.value("pre_tokenizer", json()).dump();
   result.add_space_prefix = text.find("\"Prepend\"") != std::string::npos ||
                             text.find("\"always\"") != std::string::npos || text.find("\"first\"") != std::string::npos;
 }
@@ -126,7 +126,7 @@ void take_sentencepiece(const SentencePieceModel& model, const fs::path& place, 
 }
 
 /// A byte-level BPE: what a text goes through before the merges, and these.
-void take_byte_level(const Json& file, const fs::path& place, Vocabulary& result) {
+void take_byte_level(const json& file, const fs::path& place, Vocabulary& result) {
   refuse_other_normalizers(file, true, place);
   result.model = "gpt2";
   result.pre = gguf_pre_tokenizer(file, place);
@@ -134,9 +134,9 @@ void take_byte_level(const Json& file, const fs::path& place, Vocabulary& result
   result.left_out = gguf_left_out(file);
 }
 
-Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenizer& tokenizer) {
+Vocabulary from_json(const json& file, const fs::path& directory, const Tokenizer& tokenizer) {
   const fs::path place = directory / "tokenizer.json";
-  const Json& model = file.at("model");
+  const json& model = file.at("model");
   Vocabulary result;
   take_tokens(tokenizer, added_ids(file), result);
   if (fs::exists(directory / "tokenizer.model")) {
@@ -147,7 +147,7 @@ Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenize
   }
   const bool is_bpe = model.value("type", std::string("BPE")) == "BPE" && model.contains("merges");
   if (!is_bpe) refuse_unnamed(place, "the tokenizer is of type " + model.value("type", std::string("?")));
-  if (model.value("byte_fallback", Json()) == true) {
+  if (model.value("byte_fallback", json()) == true) {
     take_metaspace(file, place, result);
   } else {
     take_byte_level(file, place, result);
@@ -157,7 +157,7 @@ Vocabulary from_json(const Json& file, const fs::path& directory, const Tokenize
 
 /// vocab.json and merges.txt; the class of the tokenizer says how it cuts.
 Vocabulary from_merges(const fs::path& directory, const Tokenizer& tokenizer) {
-  const Json file = describe_vocab_and_merges(directory);
+  const json file = describe_vocab_and_merges(directory);
   const auto first_added = static_cast<int32_t>(file.at("model").at("vocab").size());
   std::set<int32_t> added;
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {

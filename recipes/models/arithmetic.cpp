@@ -17,26 +17,26 @@ namespace nibble {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr const char* kDtype = "compute_dtype";
 constexpr const char* kProducts = "bf16_products";
 
 // The "model" section of the resolved recipe that the run would go on from; null where none can be read, which is for
 // Run::open to judge.
-Json begun_with(const OutputRecipe& output) {
+json begun_with(const OutputRecipe& output) {
   if (output.resume == "never") return nullptr;
   const fs::path place = fs::path(output.resume == "auto" ? output.dir : output.resume) / "recipe.json";
   try {
     if (!fs::is_regular_file(place)) return nullptr;
-    const Json root = read_json_file(place);
-    return root.is_object() ? root.value("model", Json()) : Json();
+    const json root = read_json_file(place);
+    return root.is_object() ? root.value("model", json()) : json();
   } catch (const Error&) {
     return nullptr;
   }
 }
 
-std::optional<ops::Bf16Products> products_of(const Json& name) {
+std::optional<ops::Bf16Products> products_of(const json& name) {
   if (name == "bf16") return ops::Bf16Products::bf16;
   if (name == "f32") return ops::Bf16Products::f32;
   return std::nullopt;
@@ -45,17 +45,17 @@ std::optional<ops::Bf16Products> products_of(const Json& name) {
 const char* name_of(ops::Bf16Products products) { return products == ops::Bf16Products::f32 ? "f32" : "bf16"; }
 
 // What the first rank decides for all: the model's dtype and products, by the names that a recipe has for them.
-Json decide(const ModelRecipe& given, const OutputRecipe& output) {
-  const Json begun = begun_with(output);
+json decide(const ModelRecipe& given, const OutputRecipe& output) {
+  const json begun = begun_with(output);
   ModelRecipe model = given;
   if (!given.names_dtype && begun.is_object()) {
-    const Json dtype = begun.value(kDtype, Json());
+    const json dtype = begun.value(kDtype, json());
     if (dtype == "f32") model.compute_dtype = ComputeDtype::f32;
     if (dtype == "bf16") model.compute_dtype = ComputeDtype::bf16;
     // A run that names none began before there was a choice, or with a dtype that was named.
-    model.bf16_products = products_of(begun.value(kProducts, Json("bf16")));
+    model.bf16_products = products_of(begun.value(kProducts, json("bf16")));
   } else if (given.int8() && begun.is_object()) {
-    model.bf16_products = products_of(begun.value(kProducts, Json("bf16")));
+    model.bf16_products = products_of(begun.value(kProducts, json("bf16")));
   }
   return {{kDtype, model.dtype() == DType::f32 ? "f32" : "bf16"}, {kProducts, name_of(model.products())}};
 }
@@ -76,8 +76,8 @@ Recipe with_arithmetic(const Recipe& recipe, RankContext& rank, const Observer& 
   Recipe chosen = recipe;
   if (!given.bf16_products && (given.int8() || !given.names_dtype)) {
     const bool first = rank.comm.rank() == 0;
-    const Json output =
-        Json::parse(rank.comm.broadcast_text("choose arithmetic", first ? decide(given, recipe.output).dump() : "", 0));
+    const json output =
+        json::parse(rank.comm.broadcast_text("choose arithmetic", first ? decide(given, recipe.output).dump() : "", 0));
     ModelRecipe& model = chosen.model;
     if (!model.int8()) model.compute_dtype = output[kDtype] == "f32" ? ComputeDtype::f32 : ComputeDtype::bf16;
     if (model.dtype() == DType::bf16) model.bf16_products = products_of(output[kProducts]);

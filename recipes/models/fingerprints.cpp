@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string quoted(const std::string& text) { return "\"" + text + "\""; }
+std::string in_quotes(const std::string& text) { return "\"" + text + "\""; }
 
 // config.json and all weights of a model directory, or the one file.
 std::vector<fs::path> model_files(const fs::path& path) {
@@ -60,12 +60,12 @@ std::string base_in(const nlohmann::json& record) {
 void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::string& tokenizer,
                       const std::string& data_fingerprint) {
   const fs::path model = recipe.pretrains() ? recipe.model.init : recipe.model.path;
-  options.settings["data.fingerprint"] = quoted(data_fingerprint);
+  options.settings["data.fingerprint"] = in_quotes(data_fingerprint);
   if (has_rewards(recipe.objective.type) && recipe.objective.rollout.file.empty()) {
-    options.settings["data.records"] = quoted(PromptRecords(recipe.data).fingerprint());  // for rewards
+    options.settings["data.records"] = in_quotes(PromptRecords(recipe.data).fingerprint());  // for rewards
   }
   const auto add = [&](const std::string& section, const fs::path& file) {
-    options.settings[section + detail::kFingerprint + file.filename().string()] = quoted(content_hash(file));
+    options.settings[section + detail::kFingerprint + file.filename().string()] = in_quotes(content_hash(file));
   };
   for (const fs::path& file : model_files(model)) add("model", file);
   const fs::path ends = model / "generation_config.json";  // says where an answer ends
@@ -77,7 +77,7 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
   }
   if (has_reference(recipe.objective)) {
     const bool directory = names_reference_directory(recipe.objective);
-    options.settings["objective.reference"] = quoted(directory ? "a directory" : recipe.objective.reference);
+    options.settings["objective.reference"] = in_quotes(directory ? "a directory" : recipe.objective.reference);
     if (directory) {
       for (const fs::path& file : model_files(recipe.objective.reference)) add("objective.reference", file);
     }
@@ -97,9 +97,9 @@ void add_fingerprints(RunOptions& options, const Recipe& recipe, const std::stri
     if (!rewards[i].path.empty()) add_scorer("rewards[" + std::to_string(i) + "]", rewards[i].path);
   }
   for (const auto& [name, hash] : tokenizer_contents(tokenizer, recipe.data.chat_template)) {
-    options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = quoted(hash);
+    options.settings["tokenizer" + std::string(detail::kFingerprint) + name] = in_quotes(hash);
   }
-  options.settings["model.fingerprint"] = quoted(base_fingerprint(model.string()));  // what older checkpoints have
+  options.settings["model.fingerprint"] = in_quotes(base_fingerprint(model.string()));  // what older checkpoints have
 }
 
 fs::path find_base(const fs::path& adapter) {
@@ -122,7 +122,7 @@ void record_base(AdapterCompanions& companions, const ModelRecipe& model) {
   companions.base = record.dump(2) + "\n";
   if (!model.quantize || model.block_size != 64) return;
   std::string& call = companions.bits_and_bytes;
-  call = "load_in_4bit=True, bnb_4bit_quant_type=" + quoted(quantization_name(model)) +
+  call = "load_in_4bit=True, bnb_4bit_quant_type=" + in_quotes(quantization_name(model)) +
          ", bnb_4bit_use_double_quant=" + (model.double_quant ? "True" : "False") + ", bnb_4bit_compute_dtype=torch." +
          (model.dtype() == DType::bf16 ? "bfloat16" : "float32");
   if (model.skip_modules) call += ", llm_int8_skip_modules=" + nlohmann::json(*model.skip_modules).dump();

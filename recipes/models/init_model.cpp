@@ -29,9 +29,9 @@ Tensor narrowed(const Tensor& value, DType dtype, MemoryPool& pool) {
 }
 
 // Writes tensor after tensor, the Linears but for the head in 4 bits where asked.
-class ModelMaker {
+class InitialModel {
  public:
-  ModelMaker(const InitRequest& request, RankContext& rank)
+  InitialModel(const InitRequest& request, RankContext& rank)
       : request_(request),
         pool_(rank.pool),
         json_(read_json_file(request.config, kModelConfigJson)),
@@ -170,7 +170,7 @@ class ModelMaker {
 
 InitReport init_model(const InitRequest& request) {
   LocalRank rank(0, request.seed);
-  return ModelMaker(request, rank.context()).write();
+  return InitialModel(request, rank.context()).write();
 }
 
 }  // namespace nibble

@@ -14,10 +14,10 @@ namespace nibble {
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 // speed: of these ranks.
-Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed, const RankContext& rank) {
+json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed, const RankContext& rank) {
   PlanRequest request;
   request.measure = [&](const PlanJob&, std::span<const int64_t>, int, int) { return speed; };
   request.ranks = rank.comm.size();
@@ -27,7 +27,7 @@ Json decide(const Recipe& recipe, const PlanJob& job, const MachineSpeed& speed,
   const PlanLayout& layout = chosen.layout;
   const std::string needs = bytes_text(static_cast<double>(chosen.memory.needed_bytes())) + " a rank";
   const std::string budget = bytes_text(static_cast<double>(request.budget));
-  Json output = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor}},
+  json output = {{"degrees", {layout.mesh.pipeline, layout.mesh.replicate, layout.mesh.shard, layout.mesh.tensor}},
                  {"fits", chosen.fits},
                  {"text", describe(layout) + ", " + needs}};
   if (!chosen.fits) return output;
@@ -54,7 +54,7 @@ Recipe with_layout(const Recipe& recipe, RankContext& rank, const Observer& obse
       measure_machine(recipe, job, planned_tensor_degrees(recipe, job, rank.comm.size()), rank.threads, rank.comm);
   const std::string chosen_layout = rank.comm.rank() == 0 ? decide(recipe, job, speed, rank).dump() : "";
   const std::string text = rank.comm.broadcast_text("choose layout", chosen_layout, 0);
-  const Json output = Json::parse(text);
+  const json output = json::parse(text);
   if (!output["fits"].get<bool>()) {
     throw UsageError("no layout of " + count_text(rank.comm.size(), "rank") +
                          " fits the memory budget; the least: " + output["text"].get<std::string>(),

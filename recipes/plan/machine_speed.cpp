@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartSeconds, forward, backward, forward_recom
 
 namespace {
 
-using Json = nlohmann::json;
+using nlohmann::json;
 
 constexpr double kTrialSeconds = 1.5;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;  // steps of a trial
@@ -228,22 +228,22 @@ ByteCost measure_pass_on(Communicator& all, int64_t largest) {
   return ByteCost(std::move(points));
 }
 
-Json cost_json(const ByteCost& cost) { return cost.points(); }
+json cost_json(const ByteCost& cost) { return cost.points(); }
 
-ByteCost cost_from(const Json& json) { return ByteCost(json.get<std::vector<std::pair<double, double>>>()); }
+ByteCost cost_from(const json& values) { return ByteCost(values.get<std::vector<std::pair<double, double>>>()); }
 
-Json parts_json(const std::map<int64_t, PartSeconds>& parts) {
-  Json json = Json::array();
+json parts_json(const std::map<int64_t, PartSeconds>& parts) {
+  json values = json::array();
   for (const auto& [tensor, of] : parts) {
-    json.push_back(of);
-    json.back()["tensor"] = tensor;
+    values.push_back(of);
+    values.back()["tensor"] = tensor;
   }
-  return json;
+  return values;
 }
 
-std::map<int64_t, PartSeconds> parts_from(const Json& json) {
+std::map<int64_t, PartSeconds> parts_from(const json& values) {
   std::map<int64_t, PartSeconds> parts;
-  for (const Json& of : json) parts[of.at("tensor").get<int64_t>()] = of;
+  for (const json& of : values) parts[of.at("tensor").get<int64_t>()] = of;
   return parts;
 }
 
@@ -285,28 +285,28 @@ MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span
 }
 
 std::string to_json(const MachineSpeed& speed) {
-  Json json = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
-  json["parts"] = parts_json(speed.parts);
-  json["offloaded"] = parts_json(speed.offloaded);
-  json["exchange"] = Json::array();
+  json values = {{"cores", speed.cores}, {"threads", speed.threads}, {"pass_on", cost_json(speed.pass_on)}};
+  values["parts"] = parts_json(speed.parts);
+  values["offloaded"] = parts_json(speed.offloaded);
+  values["exchange"] = json::array();
   for (const auto& [ranks, of] : speed.exchange) {
-    json["exchange"].push_back({{"ranks", ranks},
-                                {"sum", cost_json(of.sum)},
-                                {"reduce", cost_json(of.reduce)},
-                                {"gather", cost_json(of.gather)}});
+    values["exchange"].push_back({{"ranks", ranks},
+                                  {"sum", cost_json(of.sum)},
+                                  {"reduce", cost_json(of.reduce)},
+                                  {"gather", cost_json(of.gather)}});
   }
-  return json.dump();
+  return values.dump();
 }
 
 MachineSpeed machine_speed_from_json(std::string_view text) {
-  const Json json = Json::parse(text);
+  const json values = json::parse(text);
   MachineSpeed speed;
-  speed.cores = json.at("cores");
-  speed.threads = json.at("threads");
-  speed.pass_on = cost_from(json.at("pass_on"));
-  speed.parts = parts_from(json.at("parts"));
-  speed.offloaded = parts_from(json.at("offloaded"));
-  for (const Json& of : json.at("exchange")) {
+  speed.cores = values.at("cores");
+  speed.threads = values.at("threads");
+  speed.pass_on = cost_from(values.at("pass_on"));
+  speed.parts = parts_from(values.at("parts"));
+  speed.offloaded = parts_from(values.at("offloaded"));
+  for (const json& of : values.at("exchange")) {
     speed.exchange[of.at("ranks").get<int64_t>()] = {cost_from(of.at("sum")), cost_from(of.at("reduce")),
                                                      cost_from(of.at("gather"))};
   }

@@ -34,54 +34,54 @@ LayoutCosts measured_costs(const Recipe& recipe, const RecipePlan& plan, const P
 }
 
 OrderedJson split_json(const MemorySplit& split) {
-  OrderedJson json = OrderedJson::object();
+  OrderedJson output = OrderedJson::object();
   for (size_t use = 0; use < kMemoryUses; ++use) {
-    json[memory_use_name(static_cast<MemoryUse>(use))] = split.bytes[use];
+    output[memory_use_name(static_cast<MemoryUse>(use))] = split.bytes[use];
   }
-  return json;
+  return output;
 }
 
 OrderedJson layout_json(const PlannedLayout& planned) {
   const PlanLayout& layout = planned.layout;
-  OrderedJson json = {
+  OrderedJson output = {
       {"name", planned.rung},       {"pipeline", layout.mesh.pipeline},      {"replicate", layout.mesh.replicate},
       {"shard", layout.mesh.shard}, {"tensor", layout.mesh.tensor},          {"experts", layout.mesh.experts},
       {"zero", layout.zero},        {"offload_activations", layout.offload}, {"fits", planned.fits}};
   const int64_t layers = planned.stages.empty() ? 0 : planned.stages.back();
   int64_t recomputed = 0;
   for (int64_t l = 0; l < layers; ++l) recomputed += layout.recomputes(l) ? 1 : 0;
-  json["gradient_checkpointing"] = recomputed > 0 ? "block" : "none";
-  json["recomputed_blocks"] = recomputed;
-  if (!planned.why_not.empty()) json["why_not"] = planned.why_not;
-  if (planned.memory.stages.empty()) return json;
-  json["peak_memory_bytes"] = planned.memory.resident_bytes();
-  json["cached_bytes"] = planned.memory.largest().cached;
-  json["memory"] = split_json(planned.memory.largest().split);
-  json["ranks"] = OrderedJson::array();
+  output["gradient_checkpointing"] = recomputed > 0 ? "block" : "none";
+  output["recomputed_blocks"] = recomputed;
+  if (!planned.why_not.empty()) output["why_not"] = planned.why_not;
+  if (planned.memory.stages.empty()) return output;
+  output["peak_memory_bytes"] = planned.memory.resident_bytes();
+  output["cached_bytes"] = planned.memory.largest().cached;
+  output["memory"] = split_json(planned.memory.largest().split);
+  output["ranks"] = OrderedJson::array();
   const int64_t each = layout.mesh.data() * layout.mesh.tensor;
   for (const StageMemory& stage : planned.memory.stages) {
-    for (int64_t r = 0; r < each; ++r) json["ranks"].push_back(stage.resident());
+    for (int64_t r = 0; r < each; ++r) output["ranks"].push_back(stage.resident());
   }
-  json["stages"] = OrderedJson::array();
+  output["stages"] = OrderedJson::array();
   for (const StageMemory& stage : planned.memory.stages) {
-    json["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
-                              {"peak_memory_bytes", stage.resident()},
-                              {"pool_peak_bytes", stage.pool_peak},
-                              {"memory", split_json(stage.split)}});
+    output["stages"].push_back({{"layers", {stage.layers.begin, stage.layers.end}},
+                                {"peak_memory_bytes", stage.resident()},
+                                {"pool_peak_bytes", stage.pool_peak},
+                                {"memory", split_json(stage.split)}});
   }
-  json["step_seconds"] = planned.time.seconds;
-  json["computing_seconds"] = planned.time.computing;
-  json["communicating_seconds"] = planned.time.communicating;
-  json["waiting_seconds"] = planned.time.waiting;
+  output["step_seconds"] = planned.time.seconds;
+  output["computing_seconds"] = planned.time.computing;
+  output["communicating_seconds"] = planned.time.communicating;
+  output["waiting_seconds"] = planned.time.waiting;
   if (layout.offload) {
-    json["activation_file_bytes"] = planned.file_bytes;
-    json["activation_bytes_written"] = planned.spilled_bytes;
-    json["spilling_seconds"] = planned.time.spilling;
+    output["activation_file_bytes"] = planned.file_bytes;
+    output["activation_bytes_written"] = planned.spilled_bytes;
+    output["spilling_seconds"] = planned.time.spilling;
   }
-  json["tokens_per_second"] = planned.time.tokens_per_second;
-  json["bytes_sent"] = OrderedJson::object();
-  for (const auto& [operation, bytes] : planned.traffic) json["bytes_sent"][operation] = static_cast<int64_t>(bytes);
-  return json;
+  output["tokens_per_second"] = planned.time.tokens_per_second;
+  output["bytes_sent"] = OrderedJson::object();
+  for (const auto& [operation, bytes] : planned.traffic) output["bytes_sent"][operation] = static_cast<int64_t>(bytes);
+  return output;
 }
 
 // As the run would be refused; "auto" is what choose_layout finds.
@@ -168,24 +168,24 @@ RecipePlan plan_recipe(const Recipe& recipe, const PlanJob& job, const PlanReque
 }
 
 std::string plan_json(const RecipePlan& plan) {
-  OrderedJson json = layout_json(plan.asked);
-  json["machine"] = plan.machine;
-  json["world_size"] = plan.ranks;
-  json["threads"] = plan.threads;
-  json["max_memory_bytes"] = plan.budget;
-  json["weights"] = plan.job.model.weights();
-  json["trained_values"] = plan.job.model.trained_values();
-  json["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
+  OrderedJson output = layout_json(plan.asked);
+  output["machine"] = plan.machine;
+  output["world_size"] = plan.ranks;
+  output["threads"] = plan.threads;
+  output["max_memory_bytes"] = plan.budget;
+  output["weights"] = plan.job.model.weights();
+  output["trained_values"] = plan.job.model.trained_values();
+  output["tokens_in_step"] = plan.job.tokens * plan.job.accumulate;
   if (plan.total_steps > 0) {
-    json["total_steps"] = plan.total_steps;
-    json["run_seconds"] = static_cast<double>(plan.total_steps) * plan.asked.time.seconds;
+    output["total_steps"] = plan.total_steps;
+    output["run_seconds"] = static_cast<double>(plan.total_steps) * plan.asked.time.seconds;
   }
-  json["ladder"] = OrderedJson::array();
-  for (const PlannedLayout& rung : plan.ladder) json["ladder"].push_back(layout_json(rung));
+  output["ladder"] = OrderedJson::array();
+  for (const PlannedLayout& rung : plan.ladder) output["ladder"].push_back(layout_json(rung));
   const PlannedLayout* first = plan.first_fit();
-  json["first_fit"] = first ? OrderedJson(first->rung) : OrderedJson(nullptr);
-  json["why"] = plan.why;
-  return json.dump();
+  output["first_fit"] = first ? OrderedJson(first->rung) : OrderedJson(nullptr);
+  output["why"] = plan.why;
+  return output.dump();
 }
 
 std::string plan_text(const RecipePlan& plan) {

@@ -52,12 +52,12 @@ class StoredBase {
       checkpoint_.emplace(directory);
     }
     const std::string place = (directory / "config.json").string();
-    const nlohmann::json json = parse_json(read_text_file(place), place, kModelConfigJson);
+    const nlohmann::json stored = parse_json(read_text_file(place), place, kModelConfigJson);
     for (const char* key : {"dtype", "torch_dtype"}) {
-      if (json.contains(key) && json[key] == "float32") dense_ = DType::f32;
+      if (stored.contains(key) && stored[key] == "float32") dense_ = DType::f32;
     }
-    if (is_eight_bit(json, place)) return;
-    if (const auto packed = read_quantization_config(json, place)) {
+    if (is_eight_bit(stored, place)) return;
+    if (const auto packed = read_quantization_config(stored, place)) {
       in_file_ = true;
       mxfp4_ = packed->type == QuantType::mxfp4;
       codec_ = {.double_quant = packed->double_quant};

@@ -11,6 +11,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/json_record.h"
 #include "nibble/core/io/processes/child_process.h"
+#include "nibble/recipes/evaluation/answer.h"
 
 namespace nibble {
 
@@ -21,8 +22,6 @@ std::string trimmed(const std::string& text) {
   const size_t begin = text.find_first_not_of(kBlank), end = text.find_last_not_of(kBlank);
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
-
-bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
 // Digits with commas between thousands, a sign, a fraction. Without the commas; "" where there is none.
 std::string last_number(const std::string& text) {

@@ -53,9 +53,9 @@ std::string tick_text(double value) {
 }
 
 // What can be drawn: beyond it the distance of two values, with some air, is no double any more.
-constexpr double kLargest = 1e300;
+constexpr double kLargestDrawn = 1e300;
 
-struct Range {
+struct AxisRange {
   double low = std::numeric_limits<double>::infinity(), high = -std::numeric_limits<double>::infinity();
   void take(double value) {
     low = std::min(low, value);
@@ -72,13 +72,13 @@ struct Range {
 };
 
 bool drawable(const std::pair<double, double>& point) {
-  return std::abs(point.first) <= kLargest && std::abs(point.second) <= kLargest;
+  return std::abs(point.first) <= kLargestDrawn && std::abs(point.second) <= kLargestDrawn;
 }
 
 }  // namespace
 
 Drawing lay_out(const Plot& plot, int width, int height) {
-  Range x, y;
+  AxisRange x, y;
   for (const Curve& curve : plot.curves) {
     for (const auto& point : curve.points) {
       if (!drawable(point)) continue;

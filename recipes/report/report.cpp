@@ -15,6 +15,8 @@ namespace nibble {
 
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 std::string name_of(const RunLog& log) {
   const std::filesystem::path path = log.directory.lexically_normal();
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
@@ -46,14 +48,13 @@ std::string tiles(const RunLog& log) {
 // "LoRA (r 16, lora_alpha 32) on models/llama (LlamaForCausalLM, 134,515,008 parameters, 0.92% of them trained)", as
 // far as recipe.json and run.json tell.
 std::string method_and_base(const RunLog& log) {
-  using Json = nlohmann::ordered_json;
   const auto parsed = [](const std::string& text) {
-    const Json json = Json::parse(text, nullptr, false);
-    return json.is_object() ? json : Json::object();
+    const OrderedJson read = OrderedJson::parse(text, nullptr, false);
+    return read.is_object() ? read : OrderedJson::object();
   };
-  const Json recipe = parsed(log.recipe), facts = parsed(log.facts);
-  const auto text = [](const Json& from, const char* place) {
-    const Json::json_pointer pointer(place);
+  const OrderedJson recipe = parsed(log.recipe), facts = parsed(log.facts);
+  const auto text = [](const OrderedJson& from, const char* place) {
+    const OrderedJson::json_pointer pointer(place);
     if (!from.contains(pointer) || from[pointer].is_null()) return std::string();
     return from[pointer].is_string() ? from[pointer].get<std::string>() : from[pointer].dump();
   };
@@ -69,7 +70,7 @@ std::string method_and_base(const RunLog& log) {
   } else if (init.empty()) {
     output = "Full fine-tuning of " + path;
   }
-  const Json::json_pointer all("/model/parameters"), trained("/model/trained_parameters");
+  const OrderedJson::json_pointer all("/model/parameters"), trained("/model/trained_parameters");
   if (!facts.contains(all) || !facts.contains(trained) || !facts[all].is_number() || !facts[trained].is_number()) {
     return output;
   }

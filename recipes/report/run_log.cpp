@@ -24,12 +24,12 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kLargest = size_t{1} << 30;
+constexpr size_t kLargestLog = size_t{1} << 30;
 
 // Calls take(object) for the lines of a file of JSON objects.
 template <typename Take>
 void for_each_line(const fs::path& path, const Take& take) {
-  const std::string text = read_text_file(path, kLargest);
+  const std::string text = read_text_file(path, kLargestLog);
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);

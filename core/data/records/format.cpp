@@ -102,11 +102,11 @@ void add_trained(RenderedRecord& rendered, const std::string& answer) {
 std::string parts_for_text(Conversation conversation, const Encoder& encoder) {
   std::string place;
   for (ChatMessage& message : conversation.messages) {
-    Json json = message.json.empty() ? Json::object() : Json::parse(message.json);
-    if (!json.value("content", Json()).is_array()) continue;
+    Json fields = message.json.empty() ? Json::object() : Json::parse(message.json);
+    if (!fields.value("content", Json()).is_array()) continue;
     if (place.empty()) place = message.place + ".content";
-    json["content"] = message.content;
-    message.json = json.dump();
+    fields["content"] = message.content;
+    message.json = fields.dump();
   }
   try {
     if (!place.empty()) encoder.render_chat(conversation);

@@ -54,6 +54,7 @@ struct ConfigKeys {
 ConfigKeys gpt2_keys(std::string_view mlp_width = "n_inner", std::string_view activation = "activation_function");
 
 /// LayerNorm as most families have it that have one.
+inline constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
 inline constexpr NormConfig kLayerNorm = {.kind = NormKind::layer, .eps = 1e-5f, .bias = true};
 
 /// One row. Values are those of the family's configuration class in Transformers when the key is absent.

@@ -6,8 +6,8 @@
 
 namespace nibble {
 
-/// The most that a config.json may say: columns of a weight, and taps of a convolution.
-inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxTaps = 64;
+/// The most that a config.json may say: columns of a weight, positions of a text, and taps of a convolution.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20, kMaxPositions = int64_t{1} << 30, kMaxTaps = 64;
 
 void finish_gemma(const ConfigReader& file, DecoderConfig& config);
 void finish_gemma2(const ConfigReader& file, DecoderConfig& config);

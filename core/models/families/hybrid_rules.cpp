@@ -12,8 +12,6 @@ namespace nibble {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 float multiplier(const ConfigReader& file, std::string_view key) {
   return static_cast<float>(file.number(key, -1e9, 1e9, 1));
 }
@@ -38,8 +36,8 @@ void set_short_convolutions(const ConfigReader& file, DecoderConfig& config, con
 
 // [0, infinity] where nothing is said.
 ops::TimeStepLimits read_limits(const ConfigReader& file) {
-  const std::vector<double> limits = file.numbers("time_step_limit", 0, static_cast<double>(kInfinity));
-  if (limits.empty()) return {0, kInfinity};
+  const std::vector<double> limits = file.numbers("time_step_limit", 0, static_cast<double>(ops::kAnyStep.high));
+  if (limits.empty()) return ops::kAnyStep;
   if (limits.size() != 2 || limits[0] > limits[1]) file.fail("time_step_limit", "is no pair of limits");
   return {static_cast<float>(limits[0]), static_cast<float>(limits[1])};
 }

@@ -5,12 +5,11 @@
 
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/config_reader.h"
+#include "nibble/core/models/families/family_rules.h"
 
 namespace nibble {
 
 namespace {
-
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
 
 RopeScaling read_scaling(const ConfigReader& scaling, const Family& family) {
   const std::string type = scaling.text("rope_type|type", "default");

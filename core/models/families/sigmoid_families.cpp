@@ -13,7 +13,6 @@ namespace nibble {
 
 namespace {
 
-constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
 constexpr std::string_view kRoutedExperts = "n_routed_experts|num_local_experts|num_experts";
 
 // Experts of DeepSeek V3's kind: router, shared MLP, dense layers before them.

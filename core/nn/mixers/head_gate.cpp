@@ -1,7 +1,5 @@
 #include "nibble/core/nn/mixers/head_gate.h"
 
-#include <limits>
-
 #include "nibble/core/ops/activation.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/recurrent/time_step.h"
@@ -10,19 +8,16 @@ namespace nibble {
 
 namespace {
 
-// A time step of a state space is the softplus of what it is computed from.
-constexpr ops::TimeStepLimits kAnyStep = {.low = 0, .high = std::numeric_limits<float>::infinity()};
-
 Tensor zeros(const Tensor& logits, const StepContext& step) {
   return Tensor::zeros(step.pool(), {logits.dim(1)}, DType::f32, "gates of heads");
 }
 
-// [T H] f32
+// [T H] f32. A time step of a state space is the softplus of what it is computed from.
 Tensor weights_of(const Tensor& logits, const StepContext& step, bool softplus) {
   Tensor weights = Tensor::empty(step.pool(), logits.shape(), DType::f32, "gates of heads");
   if (softplus) {
     Tensor unused = Tensor::empty(step.pool(), logits.shape(), DType::f32, "gates of heads");
-    ops::time_step_forward(logits, zeros(logits, step), zeros(logits, step), kAnyStep, weights, unused);
+    ops::time_step_forward(logits, zeros(logits, step), zeros(logits, step), ops::kAnyStep, weights, unused);
   } else {
     ops::activation_forward(ops::Activation::sigmoid, logits, weights);
   }
@@ -53,7 +48,7 @@ Tensor gate_heads_backward(const Tensor& dgated, const Tensor& heads, const Tens
     const Tensor no_decay = Tensor::zeros(step.pool(), logits.shape(), DType::f32, "gates of heads");
     Tensor none, of_logits = Tensor::empty(step.pool(), logits.shape(), DType::f32, "gradient of gates");
     ops::time_step_backward(dweights.reshape(logits.shape()), no_decay, logits, zeros(logits, step),
-                            zeros(logits, step), kAnyStep, of_logits, none, none);
+                            zeros(logits, step), ops::kAnyStep, of_logits, none, none);
     dlogits = of_logits;
     return dheads.reshape(dgated.shape());
   }

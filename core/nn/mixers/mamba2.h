@@ -15,7 +15,7 @@ struct Mamba2Config {
   int64_t taps = 4;
   bool conv_bias = true, input_bias = false, output_bias = false;
   ops::Activation activation = ops::Activation::silu;
-  ops::TimeStepLimits limits = {0, std::numeric_limits<float>::infinity()};
+  ops::TimeStepLimits limits = ops::kAnyStep;
   bool norm = true;  ///< of the output, in groups; without one it is only gated
   bool gate_first = true;
   float eps = 1e-5f;

@@ -18,9 +18,9 @@ using Json = nlohmann::json;
 // llama.cpp's token types, which are sentencepiece's.
 enum Type : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-class Vocabulary {
+class GgufVocabulary {
  public:
-  explicit Vocabulary(const GgufFile& file) : file_(file) {
+  explicit GgufVocabulary(const GgufFile& file) : file_(file) {
     if (!file.texts("tokenizer.ggml.tokens")) fail("tokens", "is missing");
     tokens = *file.texts("tokenizer.ggml.tokens");
     for (const std::string& token : tokens) require_utf8(token, file.path() + ": tokenizer.ggml.tokens");
@@ -68,7 +68,7 @@ class Vocabulary {
 };
 
 // sentencepiece_model.proto: pieces (1) with text, score and type; trainer (2) and normalizer (3).
-std::string sentencepiece_file(const Vocabulary& vocabulary) {
+std::string sentencepiece_file(const GgufVocabulary& vocabulary) {
   const std::vector<float> scores = vocabulary.numbers<float>("scores");
   if (scores.empty()) vocabulary.fail("scores", "is missing");
   ProtoWriter model, trainer, normalizer;
@@ -101,7 +101,7 @@ std::string sentencepiece_file(const Vocabulary& vocabulary) {
   return model.bytes;
 }
 
-const GgufPreTokenizer& pre_tokenizer_of(const Vocabulary& vocabulary) {
+const GgufPreTokenizer& pre_tokenizer_of(const GgufVocabulary& vocabulary) {
   const std::string name = vocabulary.file().text("tokenizer.ggml.pre").value_or("gpt-2");
   if (const GgufPreTokenizer* found = find_gguf_pre_tokenizer(name)) return *found;
   vocabulary.fail("pre", "is " + name + ", a pre-tokenizer that is not known",
@@ -109,7 +109,7 @@ const GgufPreTokenizer& pre_tokenizer_of(const Vocabulary& vocabulary) {
 }
 
 // BOS in front of a text and EOS behind it, where the file says so.
-void put_ends(const Vocabulary& vocabulary, bool begins, Json& result) {
+void put_ends(const GgufVocabulary& vocabulary, bool begins, Json& result) {
   Json single = Json::array(), pair = Json::array(), tokens = Json::object();
   const auto sequence = [](const char* name, int type) {
     return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
@@ -131,7 +131,7 @@ void put_ends(const Vocabulary& vocabulary, bool begins, Json& result) {
       {"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", tokens}};
 }
 
-std::string byte_level_file(const Vocabulary& vocabulary) {
+std::string byte_level_file(const GgufVocabulary& vocabulary) {
   const GgufPreTokenizer& pre = pre_tokenizer_of(vocabulary);
   const std::vector<std::string>* merges = vocabulary.file().texts("tokenizer.ggml.merges");
   if (!merges) vocabulary.fail("merges", "is missing");
@@ -174,7 +174,7 @@ std::string byte_level_file(const Vocabulary& vocabulary) {
   return result.dump(1) + "\n";
 }
 
-std::string config_file(const Vocabulary& vocabulary, bool sentencepiece) {
+std::string config_file(const GgufVocabulary& vocabulary, bool sentencepiece) {
   Json result = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                  {"clean_up_tokenization_spaces", false}};
   if (sentencepiece) {
@@ -200,7 +200,7 @@ std::string config_file(const Vocabulary& vocabulary, bool sentencepiece) {
 std::map<std::string, std::string> gguf_tokenizer_files(const GgufFile& file) {
   const std::string kind = file.text("tokenizer.ggml.model").value_or("none");
   if (kind == "none" || kind == "no_vocab") return {};
-  const Vocabulary vocabulary(file);
+  const GgufVocabulary vocabulary(file);
   if (kind != "llama" && kind != "gpt2")
     vocabulary.fail("model", "is " + kind + ", a kind of tokenizer that is not known", "known are llama and gpt2");
   const bool sentencepiece = kind == "llama";
@@ -218,7 +218,7 @@ std::unique_ptr<Tokenizer> open_gguf_tokenizer(const std::filesystem::path& path
   const auto model = files.find("tokenizer.model");
   auto tokenizer = model != files.end() ? open_sentencepiece(model->second, path.string())
                                         : open_tokenizer_json(Json::parse(files.at("tokenizer.json")), path.string());
-  const Vocabulary vocabulary(file);
+  const GgufVocabulary vocabulary(file);
   TokenRoles roles;
   roles.bos = vocabulary.id("bos_token_id");
   roles.eos = vocabulary.id("eos_token_id");

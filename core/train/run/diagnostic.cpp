@@ -10,7 +10,7 @@ namespace nibble {
 
 namespace {
 
-nlohmann::json number(double value) {
+nlohmann::json number_or_name(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : std::to_string(value);
 }
@@ -21,9 +21,9 @@ void BadSteps::give_up(const std::filesystem::path& file, bool from_the_start, b
   nlohmann::json rows = nlohmann::json::array();
   for (const BadStep& step : steps_) {
     rows.push_back({{"step", step.step},
-                    {"lr", number(step.lr)},
-                    {"loss", number(step.loss)},
-                    {"grad_norm", number(step.grad_norm)},
+                    {"lr", number_or_name(step.lr)},
+                    {"loss", number_or_name(step.loss)},
+                    {"grad_norm", number_or_name(step.grad_norm)},
                     {"nonfinite", step.nonfinite}});
   }
   std::string where = "see " + file.string();

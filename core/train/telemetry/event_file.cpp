@@ -37,12 +37,12 @@ std::string event(int64_t step, uint32_t field, std::string_view what) {
 constexpr uint32_t kFileVersion = 3, kSummary = 5, kSessionLog = 7;  // fields of Event
 
 std::string file_name() {
-  static std::atomic<int> count = 0;  // two files of one process and second must differ
+  static std::atomic<int> files = 0;  // two files of one process and second must differ
   char host[256] = "localhost";
   gethostname(host, sizeof host - 1);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return "events.out.tfevents." + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now).count()) + "." +
-         host + "." + std::to_string(getpid()) + "." + std::to_string(count++);
+         host + "." + std::to_string(getpid()) + "." + std::to_string(files++);
 }
 
 uint32_t masked(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }

@@ -16,24 +16,24 @@
 namespace nibble {
 namespace {
 
-struct LayerConfig : BlockConfig {
+struct PlainConfig : BlockConfig {
   AttentionConfig attention;
   MlpConfig mlp;
 };
 
-struct LayerNames : NormNames {
+struct PlainNames : NormNames {
   AttentionNames attention;
   MlpNames mlp;
 };
 
 struct Form {
   std::string name;
-  LayerConfig config;
-  LayerNames names;
+  PlainConfig config;
+  PlainNames names;
 };
 
-LayerConfig plain_config() {
-  LayerConfig config;
+PlainConfig plain_config() {
+  PlainConfig config;
   config.width = 12;
   config.attention.width = 12;
   config.attention.heads = 4;

@@ -14,7 +14,7 @@ using ops::GroupScore;
 using ops::RouterScore;
 using ops::Routing;
 
-constexpr int64_t kTokens = 70, kExperts = 12;
+constexpr int64_t kRoutedTokens = 70, kExperts = 12;
 
 /// One of every kind that a family has.
 std::vector<Routing> all_routings() {
@@ -55,13 +55,13 @@ std::vector<int64_t> row_of(const Tensor& chosen, int64_t t) {
 }
 
 TEST(Route, ChoosesAndWeighsAsTheReference) {
-  const Tensor logits = random_tensor({kTokens, kExperts}, DType::f32, 1, 2);
+  const Tensor logits = random_tensor({kRoutedTokens, kExperts}, DType::f32, 1, 2);
   for (const Tensor& correction : {Tensor(), random_tensor({kExperts}, DType::f32, 2, 0.3)}) {
     for (const Routing& routing : all_routings()) {
       const auto [chosen, weights] = route(logits, correction, routing);
       const Values values = values_of(logits), corrections = correction ? values_of(correction) : Values();
       Values expected;
-      for (int64_t t = 0; t < kTokens; ++t) {
+      for (int64_t t = 0; t < kRoutedTokens; ++t) {
         const double* row = values.data() + t * kExperts;
         const auto best = ops::ref::choose(row, correction ? corrections.data() : nullptr, kExperts, routing);
         EXPECT_EQ(row_of(chosen, t), best);
@@ -107,15 +107,15 @@ TEST(RouteReference, GradientMatchesFiniteDifferences) {
 }
 
 TEST(Route, BackwardMatchesTheReference) {
-  const Tensor logits = random_tensor({kTokens, kExperts}, DType::f32, 1, 2);
+  const Tensor logits = random_tensor({kRoutedTokens, kExperts}, DType::f32, 1, 2);
   for (const Routing& routing : all_routings()) {
     const Tensor chosen = route(logits, {}, routing).chosen;
-    const Tensor dweights = random_tensor({kTokens, routing.k}, DType::f32, 5);
+    const Tensor dweights = random_tensor({kRoutedTokens, routing.k}, DType::f32, 5);
     Tensor dlogits = Tensor::empty(pool(), logits.shape(), DType::f32);
     ops::route_backward(dweights, logits, chosen, routing, dlogits);
     const Values values = values_of(logits), upstream = values_of(dweights);
     Values expected;
-    for (int64_t t = 0; t < kTokens; ++t) {
+    for (int64_t t = 0; t < kRoutedTokens; ++t) {
       for (const double gradient : ops::ref::router_gradient(
                upstream.data() + t * routing.k, values.data() + t * kExperts, kExperts, row_of(chosen, t), routing)) {
         expected.push_back(gradient);
@@ -126,17 +126,17 @@ TEST(Route, BackwardMatchesTheReference) {
 }
 
 TEST(RouterBalance, CountsInWholeNumbersWhatTheReferenceSums) {
-  const Tensor logits = random_tensor({kTokens, kExperts}, DType::f32, 1, 2);
+  const Tensor logits = random_tensor({kRoutedTokens, kExperts}, DType::f32, 1, 2);
   Tensor sums = Tensor::zeros(pool(), {kExperts}, DType::i64);
   ops::router_balance(logits, sums);
   Values expected(kExperts);
-  ops::ref::router_balance(values_of(logits).data(), kTokens, kExperts, expected.data());
+  ops::ref::router_balance(values_of(logits).data(), kRoutedTokens, kExperts, expected.data());
   for (size_t e = 0; e < expected.size(); ++e) {
     EXPECT_NEAR(static_cast<double>(sums.data<const int64_t>()[e]) / ops::kBalanceUnit, expected[e], 1e-6);
   }
   // Rows in two parts, the later first: the same bits.
   Tensor parts = Tensor::zeros(pool(), {kExperts}, DType::i64);
-  ops::router_balance(logits.rows(33, kTokens), parts);
+  ops::router_balance(logits.rows(33, kRoutedTokens), parts);
   ops::router_balance(logits.rows(0, 33), parts);
   EXPECT_EQ(std::memcmp(parts.raw(), sums.raw(), sums.bytes()), 0);
 }

@@ -37,7 +37,7 @@ class RefusingDevice final : public Device {
   mutable std::atomic<int> bodies_running_ = 0;
 };
 
-namespace detail {
+namespace refusals {
 
 inline const RefusingDevice* refusing(const Tensor& x) { return dynamic_cast<const RefusingDevice*>(&x.device()); }
 inline const RefusingDevice* refusing(const ops::EightBitState& x) { return refusing(x.codes); }
@@ -55,11 +55,11 @@ struct Refusing<cpu_body, R(Args...)> {
   }
 };
 
-}  // namespace detail
+}  // namespace refusals
 
 inline const ops::Backend& RefusingDevice::backend() const {
   static constexpr ops::Backend kBodies = {
-#define NIBBLE_MEMBER(op) .op = detail::Refusing<&ops::Backend::op, decltype(ops::op)>::body,
+#define NIBBLE_MEMBER(op) .op = refusals::Refusing<&ops::Backend::op, decltype(ops::op)>::body,
       NIBBLE_OPERATIONS(NIBBLE_MEMBER)
 #undef NIBBLE_MEMBER
   };

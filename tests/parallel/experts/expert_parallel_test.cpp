@@ -25,7 +25,7 @@ struct Gradients {
 /// Every weight, adapters on the tensors of all experts, or on the Linears of single ones.
 enum class Trained : uint8_t { everything, adapters, single_adapters };
 
-struct Job {
+struct ExpertJob {
   DecoderConfig config;
   Trained trained;
   DType dtype;
@@ -33,7 +33,7 @@ struct Job {
 };
 
 /// As adapters were saved when every expert had Linears of its own.
-PeftAdapter single_adapters(const Job& job) {
+PeftAdapter single_adapters(const ExpertJob& job) {
   LocalRank rank;
   PeftAdapter adapter;
   adapter.options.r = job.r;
@@ -52,7 +52,7 @@ PeftAdapter single_adapters(const Job& job) {
   return adapter;
 }
 
-Gradients gradients_of_batch(const Job& job, uint64_t number, Communicator& comm, const ExpertExchange* experts,
+Gradients gradients_of_batch(const ExpertJob& job, uint64_t number, Communicator& comm, const ExpertExchange* experts,
                              MemoryPool& pool) {
   RankContext rank{comm, pool, 1, 7};
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
@@ -93,7 +93,7 @@ std::vector<float> sum_of(const std::vector<Gradients>& all, const std::string& 
   return sum;
 }
 
-void expect_bits_of_one_rank(const Job& job, int ranks) {
+void expect_bits_of_one_rank(const ExpertJob& job, int ranks) {
   SelfComm alone;
   MemoryPool pool;
   std::vector<Gradients> one, spread(static_cast<size_t>(ranks));

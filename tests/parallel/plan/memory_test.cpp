@@ -34,7 +34,7 @@ struct Case {
   int64_t save_every = 0;
 };
 
-const std::vector<Case>& cases() {
+const std::vector<Case>& planned_cases() {
   static const std::vector<Case> all = {
       {"Lora", "llama", "lora", "none", 1, {}},
       {"LoraRecomputed", "llama", "lora", "block", 1, {}},
@@ -175,7 +175,7 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
 };
 
 TEST_P(PlannedMemory, IsThatOfTheStep) {
-  const Case& of = cases()[GetParam()];
+  const Case& of = planned_cases()[GetParam()];
   const Recipe asked = recipe(of);
   std::vector<int64_t> peaks(static_cast<size_t>(of.ranks));
   std::vector<std::map<std::string, CommTraffic, std::less<>>> sent(peaks.size());
@@ -221,8 +221,8 @@ TEST_P(PlannedMemory, IsThatOfTheStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlannedMemory, testing::Range<size_t>(0, cases().size()),
-                         [](const auto& which) { return cases()[which.param].name; });
+INSTANTIATE_TEST_SUITE_P(All, PlannedMemory, testing::Range<size_t>(0, planned_cases().size()),
+                         [](const auto& which) { return planned_cases()[which.param].name; });
 
 }  // namespace
 }  // namespace nibble

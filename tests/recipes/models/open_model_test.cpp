@@ -32,14 +32,14 @@ Recipe recipe_with(const json& adapter) {
                       "recipe");
 }
 
-std::string refusal(const json& adapter, bool biases) {
+std::string refusal_of(const json& adapter, bool biases) {
   return test::error_of<UsageError>([&] { plan_adapter(recipe_with(adapter), config_with(biases), 100); });
 }
 
 TEST(PlannedAdapter, BiasOfBThatPeftRefusesIsRefused) {
   for (const char* init : {"gaussian", "pissa", "pissa_niter_4", "olora", "loftq"}) {
     const json adapter = {{"target_modules", {"q_proj"}}, {"lora_bias", true}, {"init_lora_weights", init}};
-    EXPECT_NE(refusal(adapter, true).find("lora_bias goes with init_lora_weights true or false"), std::string::npos);
+    EXPECT_NE(refusal_of(adapter, true).find("lora_bias goes with init_lora_weights true or false"), std::string::npos);
   }
   const json plain = {{"target_modules", {"q_proj"}}, {"lora_bias", true}, {"init_lora_weights", false}};
   EXPECT_EQ(plan_adapter(recipe_with(plain), config_with(true), 100)->modules.size(), 2u);
@@ -47,8 +47,8 @@ TEST(PlannedAdapter, BiasOfBThatPeftRefusesIsRefused) {
 
 TEST(PlannedAdapter, BiasOfBThatNoMergeCouldKeepIsRefusedBeforeTraining) {
   const json adapter = {{"target_modules", {"q_proj", "down_proj"}}, {"lora_bias", true}};
-  EXPECT_NE(refusal(adapter, false).find("model.layers.0.self_attn.q_proj, which has no bias"), std::string::npos);
-  EXPECT_NE(refusal(adapter, true).find("model.layers.0.mlp.down_proj, which has no bias"), std::string::npos);
+  EXPECT_NE(refusal_of(adapter, false).find("model.layers.0.self_attn.q_proj, which has no bias"), std::string::npos);
+  EXPECT_NE(refusal_of(adapter, true).find("model.layers.0.mlp.down_proj, which has no bias"), std::string::npos);
 }
 
 // Threads are the process's: what only looks at names must not take those that training has.

@@ -11,7 +11,6 @@ namespace nibble {
 namespace {
 
 constexpr NormConfig kGemmaNorm = {.kind = NormKind::rms, .eps = 1e-6f, .weight_offset = 1};
-constexpr NormConfig kRms5 = {.kind = NormKind::rms, .eps = 1e-5f};
 
 TensorNames vaultgemma_names() {
   TensorNames names;

@@ -2,7 +2,6 @@
 // What gated delta nets and Mamba-2 have in common, between the projections of a layer: convolution, decay, attention
 // without softmax, gated norm.
 
-#include <limits>
 #include <optional>
 
 #include "nibble/core/nn/mixers/causal_conv.h"
@@ -21,7 +20,7 @@ struct LinearAttentionConfig {
   ops::Activation activation = ops::Activation::silu;  ///< of what was convolved
   bool value_first = false;                            ///< columns of the convolution: v, k, q, else q, k, v
   bool skip = false;                                   ///< values go around the state too, times D
-  ops::TimeStepLimits limits = {0, std::numeric_limits<float>::infinity()};
+  ops::TimeStepLimits limits = ops::kAnyStep;
   std::optional<ops::GatedNormParams> norm;  ///< of the output; nothing: it is only gated
   bool one_norm_weight = false;              ///< for all groups under the norm
   float beta_scale = 1;                      ///< of beta, after its sigmoid (OLMo Hybrid: 2)

@@ -1,7 +1,6 @@
 #include "nibble/core/nn/mixers/recurrent/mamba.h"
 
 #include <array>
-#include <limits>
 
 #include "nibble/core/nn/linear_weight.h"
 #include "nibble/core/ops/columns.h"
@@ -10,8 +9,6 @@
 namespace nibble {
 
 namespace {
-
-constexpr ops::TimeStepLimits kAnyStep = {.low = 0, .high = std::numeric_limits<float>::infinity()};
 
 Tensor make(const Shape& shape, DType dtype, const StepContext& step) {
   return Tensor::empty(step.pool(), shape, dtype, "state space");
@@ -108,7 +105,7 @@ Mamba::Pieces Mamba::prepare(const Tensor& projected, const LayerContext& contex
   result.step = make(result.raw_step.shape(), DType::f32, step);
   result.log_decay = make(result.raw_step.shape(), DType::f32, step);
   const Tensor zero = Tensor::zeros(step.pool(), {1}, DType::f32, "state space");  // log_decay = -step
-  ops::time_step_forward(result.raw_step, step_bias_->value, zero, kAnyStep, result.step, result.log_decay);
+  ops::time_step_forward(result.raw_step, step_bias_->value, zero, ops::kAnyStep, result.step, result.log_decay);
   return result;
 }
 
@@ -164,7 +161,7 @@ void Mamba::backward(const Tensor& dy, const LayerContext& context, const StepCo
                                  params(), dC, dB, dactive, dlog_decay, dstep, skip_->gradient);
   const Tensor zero = Tensor::zeros(step.pool(), {1}, DType::f32, "state space");
   Tensor draw_step = like(at.raw_step);
-  ops::time_step_backward(dstep, dlog_decay, at.raw_step, step_bias_->value, zero, kAnyStep, draw_step,
+  ops::time_step_backward(dstep, dlog_decay, at.raw_step, step_bias_->value, zero, ops::kAnyStep, draw_step,
                           step_bias_->gradient, none);
   Tensor dlow_step = make({dy.dim(0), config_.step_rank}, DType::f32, step);
   step_.backward(in_compute_dtype(draw_step, step), step, std::move(saved.step), &dlow_step, false);

@@ -146,10 +146,6 @@ Bounds adjust(const Value& begin, const Value& end, const Value& step_value, siz
   return bounds;
 }
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 template <typename Text>
 Text picked(const Text& text, const Bounds& bounds) {
   if (bounds.step == 1) return text.substr(static_cast<size_t>(bounds.start), bounds.count);

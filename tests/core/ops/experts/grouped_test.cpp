@@ -17,7 +17,7 @@ namespace {
 using namespace test;
 using Values = std::vector<double>;
 
-constexpr int64_t kTokens = 90;
+constexpr int64_t kGroupedTokens = 90;
 
 /// Groups of these sizes; group g has the tokens g, g + 1, ... in falling order.
 RowGroups groups_of(MemoryPool& pool, const std::vector<int64_t>& counts) {
@@ -25,7 +25,7 @@ RowGroups groups_of(MemoryPool& pool, const std::vector<int64_t>& counts) {
   std::vector<int32_t> rows;
   for (size_t g = 0; g < counts.size(); ++g) {
     for (int64_t n = counts[g]; n > 0; --n)
-      rows.push_back(static_cast<int32_t>((static_cast<int64_t>(g) + n) % kTokens));
+      rows.push_back(static_cast<int32_t>((static_cast<int64_t>(g) + n) % kGroupedTokens));
     groups.begins.push_back(std::ssize(rows));
   }
   groups.rows = Tensor::from<int32_t>(pool, {std::ssize(rows)}, rows);
@@ -34,7 +34,7 @@ RowGroups groups_of(MemoryPool& pool, const std::vector<int64_t>& counts) {
 
 const std::vector<int64_t> kCounts = {1, 0, 3, 5, 8, 13, 16, 17, 80, 0, 49};
 
-Values values(const Tensor& x, bool rounded = false) {
+Values values_in(const Tensor& x, bool rounded = false) {
   Values result(static_cast<size_t>(x.numel()));
   for (size_t i = 0; i < result.size(); ++i) {
     const float value =
@@ -44,7 +44,7 @@ Values values(const Tensor& x, bool rounded = false) {
   return result;
 }
 
-struct Case {
+struct GroupedCase {
   DType x, y;
   int64_t in, out, rank;
   bool four_bit, transposed, gathers, scatters, biases, accumulate;
@@ -80,16 +80,16 @@ const Weights& weights_of(int64_t rows, int64_t columns, bool four_bit) {
   return cached;
 }
 
-struct Operands {
+struct GroupedOperands {
   MemoryPool pool;
   RowGroups groups = groups_of(pool, kCounts);
   Tensor x, y;
   GroupedWeights weights;
   std::vector<Tensor> dense;  // what the weights are
 
-  explicit Operands(const Case& k) {
-    x = random(pool, {k.gathers ? kTokens : groups.size(), k.in}, k.x);
-    y = random(pool, {k.scatters ? kTokens : groups.size(), k.out}, k.y);
+  explicit GroupedOperands(const GroupedCase& k) {
+    x = random(pool, {k.gathers ? kGroupedTokens : groups.size(), k.in}, k.x);
+    y = random(pool, {k.scatters ? kGroupedTokens : groups.size(), k.out}, k.y);
     weights.transposed = k.transposed;
     if (k.rank > 0) weights.left = random(pool, {groups.size(), k.rank}, k.x);
     if (k.biases) weights.bias_weights = random(pool, {groups.size()}, DType::f32);
@@ -102,16 +102,16 @@ struct Operands {
     }
   }
 
-  Values expected(const Case& k) const {
-    Values result = values(y);
-    const Values rows = values(x), left = k.rank > 0 ? values(weights.left) : Values();
+  Values expected(const GroupedCase& k) const {
+    Values result = values_in(y);
+    const Values rows = values_in(x), left = k.rank > 0 ? values_in(weights.left) : Values();
     const bool narrow = k.x == DType::bf16;
     for (int64_t g = 0; g < groups.groups(); ++g) {
       const auto index = static_cast<size_t>(g);
-      const Values w = values(dense[index], narrow),
-                   right = k.rank > 0 ? values(weights.right[index], narrow) : Values();
-      const Values bias = k.biases ? values(weights.biases[index]) : Values();
-      const Values bias_weights = k.biases ? values(weights.bias_weights) : Values();
+      const Values w = values_in(dense[index], narrow),
+                   right = k.rank > 0 ? values_in(weights.right[index], narrow) : Values();
+      const Values bias = k.biases ? values_in(weights.biases[index]) : Values();
+      const Values bias_weights = k.biases ? values_in(weights.bias_weights) : Values();
       const int64_t begin = groups.begin(g);
       const int32_t* row = groups.rows.data<const int32_t>() + begin;
       ref::grouped_matmul(
@@ -123,14 +123,14 @@ struct Operands {
     return result;
   }
 
-  void multiply(const Case& k) {
+  void multiply(const GroupedCase& k) {
     const auto order = [](bool tokens) { return tokens ? RowOrder::tokens : RowOrder::groups; };
     grouped_matmul(x, order(k.gathers), groups, weights, y, order(k.scatters), k.accumulate);
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<GroupedCase> cases() {
+  std::vector<GroupedCase> result;
   const std::vector<std::vector<int64_t>> sizes = {
       {96, 70, 4}, {64, 192, 0}, {33, 130, 5}, {2112, 80, 16}, {64, 600, 0}};
   for (const auto& size : sizes) {
@@ -149,7 +149,7 @@ std::vector<Case> cases() {
 
 // How far a product that multiplies by the rounded factors of W, not by W rounded (WeightPanels::dots, of one row and a
 // 4-bit weight), may be from the reference at element i: as either may differ by 2^-9, a bit for its digits.
-double loss_of_factors(const Case& k, const Operands& of, size_t i) {
+double loss_of_factors(const GroupedCase& k, const GroupedOperands& of, size_t i) {
   const auto row = static_cast<int64_t>(i) / k.out, column = static_cast<int64_t>(i) % k.out;
   const int64_t alone = k.scatters ? of.groups.rows.data<const int32_t>()[0] : 0;  // of the first group, see kCounts
   if (k.x != DType::bf16 || !k.four_bit || !k.transposed || row != alone) return 0;
@@ -162,11 +162,11 @@ double loss_of_factors(const Case& k, const Operands& of, size_t i) {
 
 // The bound of gemm_test.cpp, for up to as many groups as add to one row.
 TEST(Grouped, EqualsTheReference) {
-  for (const Case& k : cases()) {
-    Operands x(k);
+  for (const GroupedCase& k : cases()) {
+    GroupedOperands x(k);
     const Values expected = x.expected(k);
     x.multiply(k);
-    const Values actual = values(x.y);
+    const Values actual = values_in(x.y);
     const auto depth = static_cast<double>(k.in + k.rank);
     const double error = 8 * std::sqrt(depth) * std::exp2(-24) * (depth / 4 + 1) + 1e-6;
     for (size_t i = 0; i < actual.size(); ++i) {
@@ -178,8 +178,8 @@ TEST(Grouped, EqualsTheReference) {
 }
 
 TEST(Grouped, HasTheSameBitsForAnyThreads) {
-  for (const Case& k : cases()) {
-    Operands one(k), three(k);
+  for (const GroupedCase& k : cases()) {
+    GroupedOperands one(k), three(k);
     set_threads(1);
     one.multiply(k);
     set_threads(3);
@@ -191,9 +191,9 @@ TEST(Grouped, HasTheSameBitsForAnyThreads) {
 
 // A row of a large group has the bits of a product of its own group alone.
 TEST(Grouped, OfManyRowsIsTheProductOfOneGroup) {
-  for (const Case& k : cases()) {
+  for (const GroupedCase& k : cases()) {
     if (k.gathers || k.scatters || k.accumulate || k.in % 2 != 0) continue;
-    Operands x(k);
+    GroupedOperands x(k);
     x.multiply(k);
     for (int64_t g = 0; g < x.groups.groups(); ++g) {
       if (x.groups.count(g) <= kFewGroupedRows) continue;
@@ -214,7 +214,7 @@ TEST(Grouped, GradientsOfWeightsEqualTheReference) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const RowOrder order : {RowOrder::groups, RowOrder::tokens}) {
       const bool tokens = order == RowOrder::tokens;
-      const Tensor a = random(pool, {tokens ? kTokens : groups.size(), 70}, dtype),
+      const Tensor a = random(pool, {tokens ? kGroupedTokens : groups.size(), 70}, dtype),
                    b = random(pool, {groups.size(), 5}, dtype);
       std::vector<Tensor> sums(kCounts.size()), turned(kCounts.size());
       for (size_t g = 0; g < sums.size(); ++g) {
@@ -226,7 +226,7 @@ TEST(Grouped, GradientsOfWeightsEqualTheReference) {
         grouped_matmul_tn(b, RowOrder::groups, a, order, groups, turned);
       }
       for (int64_t g = 0; g < groups.groups(); ++g) {
-        const Values left = values(a), right = values(b);
+        const Values left = values_in(a), right = values_in(b);
         const int64_t begin = groups.begin(g);
         const int32_t* row = groups.rows.data<const int32_t>() + begin;
         Values expected(70 * 5);

@@ -32,18 +32,19 @@ Tensor random_weight(MemoryPool& pool, Shape shape, DType dtype) {
   return result;
 }
 
-struct Case {
+struct Int8Case {
   int64_t rows, columns, depth;  // of the product
 };
-constexpr Case kCases[] = {{1, 1, 1},    {1, 70, 33},    {5, 64, 64},    {33, 130, 192}, {7, 128, 128}, {49, 192, 300},
-                           {6, 96, 320}, {100, 64, 129}, {33, 256, 576}, {3, 64, 4224},  {13, 65, 127}, {50, 64, 1152}};
+constexpr Int8Case kCases[] = {{1, 1, 1},      {1, 70, 33},    {5, 64, 64},   {33, 130, 192},
+                               {7, 128, 128},  {49, 192, 300}, {6, 96, 320},  {100, 64, 129},
+                               {33, 256, 576}, {3, 64, 4224},  {13, 65, 127}, {50, 64, 1152}};
 
-std::string describe(const Case& k, bool transposed) {
+std::string describe(const Int8Case& k, bool transposed) {
   return std::string(transposed ? "nt " : "nn ") + to_string({k.rows, k.columns, k.depth});
 }
 
 /// Weights of every kind as [columns, depth], or [depth, columns] for the product with w itself.
-std::vector<WeightView> weights(MemoryPool& pool, const Case& k, bool transposed) {
+std::vector<WeightView> weights(MemoryPool& pool, const Int8Case& k, bool transposed) {
   const Shape shape = transposed ? Shape{k.columns, k.depth} : Shape{k.depth, k.columns};
   std::vector<WeightView> result;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
@@ -76,7 +77,7 @@ class Int8AtLevel : public testing::TestWithParam<Isa> {
 };
 
 TEST_P(Int8AtLevel, EveryWeightGivesTheBitsOfTheReference) {
-  for (const Case& k : kCases) {
+  for (const Int8Case& k : kCases) {
     for (const bool transposed : {true, false}) {
       MemoryPool pool;
       for (const WeightView& w : weights(pool, k, transposed)) {
@@ -95,7 +96,7 @@ TEST_P(Int8AtLevel, EveryWeightGivesTheBitsOfTheReference) {
 
 // x = s p + d and w = t q + e with |d| <= s / 2 and |e| <= t / 2: what is lost of x w is d w + e x - d e.
 TEST_P(Int8AtLevel, ErrsByTheRoundingOfBothSidesAtMost) {
-  for (const Case& k : {Case{5, 20, 129}, Case{3, 64, 320}}) {
+  for (const Int8Case& k : {Int8Case{5, 20, 129}, Int8Case{3, 64, 320}}) {
     for (const bool transposed : {true, false}) {
       MemoryPool pool;
       for (const WeightView& w : weights(pool, k, transposed)) {
@@ -169,7 +170,7 @@ TEST(Int8Error, EstimatesWhatTheProductErrsBy) {
 
 TEST(Int8Error, IsThatOfTheReferenceForEveryWeight) {
   if (int8_levels() == 0) GTEST_SKIP() << "this CPU has no products in 8 bits";
-  for (const Case& k : kCases) {
+  for (const Int8Case& k : kCases) {
     for (const bool transposed : {true, false}) {
       MemoryPool pool;
       for (const WeightView& w : weights(pool, k, transposed)) {
@@ -199,7 +200,7 @@ TEST(Int8Error, IsNotANumberWhereTheInputIsNot) {
 
 TEST_P(Int8AtLevel, GivesTheSameBitsOnOneTwoAndThreeThreads) {
   const int before = threads();
-  for (const Case& k : {Case{33, 130, 192}, Case{600, 300, 576}, Case{5, 1000, 4224}}) {
+  for (const Int8Case& k : {Int8Case{33, 130, 192}, Int8Case{600, 300, 576}, Int8Case{5, 1000, 4224}}) {
     for (const bool transposed : {true, false}) {
       MemoryPool pool;
       const WeightView w(

@@ -20,13 +20,6 @@ std::string mapped(std::string_view text, icu::UnicodeString& (icu::UnicodeStrin
   return result;
 }
 
-bool is_ascii(std::string_view text) {
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) >= 0x80) return false;
-  }
-  return true;
-}
-
 std::string title_of(char32_t c) {
   if (c < 0x80) return std::string(1, static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c));
   // ICU's title case of a whole word also does the special forms ("ß" -> "Ss", digraphs).
@@ -37,6 +30,10 @@ std::string title_of(char32_t c) {
 }
 
 }  // namespace
+
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
 
 size_t count_code_points(std::string_view text) {
   size_t count = 0;

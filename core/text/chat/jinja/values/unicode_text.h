@@ -9,6 +9,7 @@
 
 namespace nibble::jinja {
 
+bool is_ascii(std::string_view text);
 size_t count_code_points(std::string_view text);
 std::u32string code_points(std::string_view text);
 std::string to_utf8(std::u32string_view code_points);

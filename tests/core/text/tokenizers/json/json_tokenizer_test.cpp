@@ -110,19 +110,12 @@ TEST(JsonTokenizer, OffsetsOfRealTokenizersCoverTheText) {
   }
 }
 
-std::vector<std::string> lines_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
-
 // Windows are cut between pre-tokens, so a text has the tokens of its lines where the expression cuts behind each.
 TEST(JsonTokenizer, ALongTextGoesThroughInWindows) {
   const auto tokenizer = load_tokenizer(test::data_path("tokenizers/gpt2"));
   std::string text;
   std::vector<TokenSpan> expected;
-  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  const std::vector<std::string> lines = test::data_lines("tokenizers/lines.txt");
   for (size_t l = 0; text.size() < size_t{300} << 10; ++l) {
     const std::string line = lines[l % lines.size()] + '\n';
     if (std::isalpha(static_cast<unsigned char>(line[0])) == 0 || line.ends_with(" \n")) continue;
@@ -155,7 +148,7 @@ TEST(JsonTokenizer, ALongTextOfMarkedBlanksHasTheTokensOfTheWhole) {
   description["added_tokens"].push_back({{"id", 1500}, {"content", "never there"}, {"normalized", true}});
   const auto whole = open_tokenizer_json(description, "tokenizer.json");
   std::string text = "  ";
-  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  const std::vector<std::string> lines = test::data_lines("tokenizers/lines.txt");
   for (size_t l = 0; text.size() < size_t{400} << 10; ++l) {
     text += lines[l % lines.size()] + std::string(l % 4, l % 3 == 0 ? ' ' : '\n');
     if (l % 50 == 0) text += "</s>x \xE2\x96\x81 \xE2\x96\x81\xE2\x96\x81 \xF0\x9F\xA7\xAC\xF0\x9F\xA7\xAC ";

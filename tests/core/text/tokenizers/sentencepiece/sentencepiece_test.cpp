@@ -67,16 +67,9 @@ TEST(SentencePiece, CutsTextAsTheLibraryDoes) {
   }
 }
 
-std::vector<std::string> lines_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
-
 // Blanks in a row, in front and behind, marks and unknown characters among them, and no blank for longer than a window.
 std::string long_text() {
-  const std::vector<std::string> lines = lines_of(test::data_path("tokenizers/lines.txt"));
+  const std::vector<std::string> lines = test::data_lines("tokenizers/lines.txt");
   std::string text = "  ";
   for (size_t k = 0; text.size() < size_t{600} << 10; ++k) {
     text += lines[k % lines.size()] + std::string(k % 4, k % 3 == 0 ? ' ' : '\n');
