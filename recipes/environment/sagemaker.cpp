@@ -29,7 +29,7 @@ json read_config(const fs::path& base, const char* name, bool required) {
 // The service writes every value as a string; some clients put a JSON string into it ("\"qlora\"").
 std::string setting_text(const json& value) {
   if (!value.is_string()) return value.dump();
-  const std::string text = value.get<std::string>();
+  std::string text = value.get<std::string>();
   if (text.size() < 2 || text.front() != '"') return text;
   const json inner = json::parse(text, nullptr, false);
   return inner.is_string() ? inner.get<std::string>() : text;
