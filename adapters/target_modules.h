@@ -29,6 +29,7 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
 
 /// The path of the module that a tensor is of: its name without the last part.
 inline std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+/// What a path ends in, without dots: q_proj.
 inline std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
 /// Whether a path is a name or ends in it.
 inline bool is_named(const std::string& path, const std::string& name) {

@@ -9,6 +9,7 @@
 
 namespace nibble {
 
+/// Of ASCII, whatever the locale.
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 class AnswerRule {

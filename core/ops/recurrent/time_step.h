@@ -12,6 +12,7 @@ struct TimeStepLimits {
   float low = 0, high = 0;
   float least_decay = 0;  ///< below 0: log_decay is this times sigmoid(exp(a_log) (x + bias)), and there is no step
 };
+/// No limits.
 inline constexpr TimeStepLimits kAnyStep = {.low = 0, .high = std::numeric_limits<float>::infinity()};
 
 /// step = clamp(softplus(x + bias)), log_decay = -exp(a_log) step.  x [T, H] f32 or bf16, bias [H] f32, a_log [n] f32,
