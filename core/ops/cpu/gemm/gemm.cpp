@@ -11,7 +11,10 @@ namespace {
 
 std::atomic<Bf16Products> chosen = Bf16Products::bf16;
 
-bool widens(const Tensor& a) { return a.dtype() == DType::bf16 && bf16_products() == Bf16Products::f32; }
+bool widens(const Tensor& a) {
+  return a.dtype() == DType::bf16 &&
+         (bf16_products() == Bf16Products::f32 || gemm_kernel(isa(), DType::bf16).compute == DType::f32);
+}
 
 void product(const PackedProduct& p) {
   if (p.c.numel() == 0) return;

@@ -53,7 +53,8 @@ class Grouped {
     sums_stride_ = chunk_columns_;
     left_stride_ = round_up(deep * size_, 64) + 64;  // rows whose lines do not meet in one set of the cache
     right_bytes_ = round_up(rank_, kernel_.depth_step) * chunk_columns_ * size_;
-    const int64_t left = gemm_workspace(kernel_).left_size - right_bytes_;
+    if (rank_ > 0 && weights.left.dtype() != kernel_.compute) low_bytes_ = round_up(kernel_.rows * rank_ * size_, 64);
+    const int64_t left = gemm_workspace(kernel_).left_size - right_bytes_ - low_bytes_;
     left_rows_ = in_place_ ? kLeftGroup : std::min(kLeftGroup, left / left_stride_ / kernel_.rows * kernel_.rows);
     for (int64_t g = 0; g < groups.groups(); ++g) {
       if (groups.count(g) > 0) chosen_.push_back(g);
@@ -62,8 +63,8 @@ class Grouped {
 
   /// Whether the update can be fused.
   bool fits() const {
-    const bool read = rank_ == 0 || (weights_.left.dtype() == kernel_.compute && rank_ % kernel_.depth_step == 0);
-    return read && right_bytes_ <= gemm_workspace(kernel_).left_size && left_rows_ >= kernel_.rows;
+    return rank_ % kernel_.depth_step == 0 && right_bytes_ + low_bytes_ <= gemm_workspace(kernel_).left_size &&
+           left_rows_ >= kernel_.rows;
   }
 
   void run() const {
@@ -122,26 +123,26 @@ class Grouped {
     const std::byte* left = x_.raw() + (m.begin * depth_ + k.begin) * size_;
     int64_t left_bytes = depth_ * size_;
     if (!in_place_) {
-      left = workspace.left + right_bytes_;
+      std::byte* const copies = workspace.left + right_bytes_ + low_bytes_;
+      left = copies;
       left_bytes = left_stride_;
-      for (int64_t row = m.begin; row < m.end; ++row) {
-        copy_row(row, k, workspace.left + right_bytes_ + (row - m.begin) * left_stride_);
-      }
+      for (int64_t row = m.begin; row < m.end; ++row) copy_row(row, k, copies + (row - m.begin) * left_stride_);
     }
     const int64_t strip = packer.strip_bytes(k.size());
     const bool last = k.end == depth_;
     for (int64_t m0 = m.begin; m0 < m.end; m0 += kernel_.rows, left += kernel_.rows * left_bytes) {
       const int64_t rows = std::min(kernel_.rows, m.end - m0);
+      const std::byte* low = last && rank_ > 0 ? low_rows({m0, m0 + rows}, workspace) : nullptr;
       for (int64_t n0 = 0; n0 < n.size(); n0 += kernel_.width) {
         const int64_t columns = std::min(kernel_.width, n.size() - n0);
         TileInput epilogue{};
-        if (last && rank_ > 0) epilogue = update_tile(m0, n0, workspace);
+        if (low != nullptr) epilogue = update_tile(low, n0, workspace);
         const TileInput input{.a = left,
                               .a_row_bytes = left_bytes,
                               .a_step_bytes = kernel_.depth_step * size_,
                               .b = workspace.panel + n0 / kernel_.width * strip,
                               .steps = divide_up(k.size(), kernel_.depth_step),
-                              .epilogue = last && rank_ > 0 ? &epilogue : nullptr};
+                              .epilogue = low != nullptr ? &epilogue : nullptr};
         float* sums = workspace.sums + (keeps_sums_ ? (first + m0 - m.begin) * sums_stride_ + n0 : 0);
         multiply_tile(g, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns}, input, sums, k.begin == 0, last);
       }
@@ -171,10 +172,11 @@ class Grouped {
     // What is left is the update, or nothing, and the way out.
     for (int64_t m0 = m.begin; m0 < m.end; m0 += kernel_.rows) {
       const int64_t rows = std::min(kernel_.rows, m.end - m0);
+      const std::byte* low = rank_ > 0 ? low_rows({m0, m0 + rows}, workspace) : nullptr;
       for (int64_t n0 = 0; n0 < n.size(); n0 += kernel_.width) {
         const int64_t columns = std::min(kernel_.width, n.size() - n0);
         TileInput input{.a = workspace.panel, .a_row_bytes = 0, .a_step_bytes = 0, .b = workspace.left, .steps = 0};
-        if (rank_ > 0) input = update_tile(m0, n0, workspace);
+        if (low != nullptr) input = update_tile(low, n0, workspace);
         float* sums = workspace.sums + (m0 - m.begin) * sums_stride_ + n0;
         multiply_tile(g, {m0, m0 + rows}, {n.begin + n0, n.begin + n0 + columns}, input, sums, false, true);
       }
@@ -280,9 +282,17 @@ class Grouped {
     output.accumulate = accumulate_;
   }
 
-  TileInput update_tile(int64_t row, int64_t column, const GemmWorkspace& workspace) const {
+  /// Rows m of a tile of the update's left side in the compute type: in place, or widened.
+  const std::byte* low_rows(Range m, const GemmWorkspace& workspace) const {
+    if (low_bytes_ == 0) return weights_.left.raw() + m.begin * rank_ * size_;
+    std::byte* const to = workspace.left + right_bytes_;
+    widen(weights_.left.data<const bf16>() + m.begin * rank_, m.size() * rank_, reinterpret_cast<float*>(to), level_);
+    return to;
+  }
+
+  TileInput update_tile(const std::byte* low, int64_t column, const GemmWorkspace& workspace) const {
     const int64_t strip = round_up(rank_, kernel_.depth_step) * kernel_.width * size_;
-    return {.a = weights_.left.raw() + row * rank_ * size_,
+    return {.a = low,
             .a_row_bytes = rank_ * size_,
             .a_step_bytes = kernel_.depth_step * size_,
             .b = workspace.left + column / kernel_.width * strip,
@@ -296,8 +306,7 @@ class Grouped {
     if (x_.dtype() == kernel_.compute) {
       std::memcpy(to, x_.raw() + from * size_, static_cast<size_t>(k.size() * size_));
     } else {
-      const bf16* narrow = x_.data<const bf16>() + from;
-      for (int64_t i = 0; i < k.size(); ++i) reinterpret_cast<float*>(to)[i] = static_cast<float>(narrow[i]);
+      widen(x_.data<const bf16>() + from, k.size(), reinterpret_cast<float*>(to), level_);
     }
     const int64_t padded = round_up(k.size(), kernel_.depth_step);
     std::memset(to + k.size() * size_, 0, static_cast<size_t>((padded - k.size()) * size_));
@@ -339,6 +348,7 @@ class Grouped {
   bool in_place_;    // rows of x are read where they lie
   bool keeps_sums_;  // between panels of one depth after another
   int64_t chunk_columns_, chunks_, sums_stride_, left_stride_, left_rows_, right_bytes_;
+  int64_t low_bytes_ = 0;        // of a tile's rows of the update's left side, where they are widened
   std::vector<int64_t> chosen_;  // groups with rows
 };
 

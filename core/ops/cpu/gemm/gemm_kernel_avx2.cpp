@@ -1,21 +1,106 @@
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
-#include "nibble/core/ops/cpu/gemm/gemm_packing.h"
-
-#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
+#include "nibble/core/ops/cpu/x86/avx2.h"
 
 namespace nibble::ops::cpu {
 
 namespace {
 
 // 16 registers: 6 x 2 sums hide the latency of the multiply-add, two hold a row of B, one the element of A.
-constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16;
+constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16, kSize = sizeof(float);
+
+/// Columns 0..7 of rows of 8.
+NIBBLE_AVX2 inline void transpose(__m256 rows[kLanes]) {
+  __m256 t[kLanes];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    rows[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+    rows[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+    rows[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+    rows[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20);
+    t[i + 4] = _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) rows[i] = t[i];
+}
+
+const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
+float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
+
+NIBBLE_AVX2 void pack_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                 std::byte* strip) {
+  float* to = floats(strip);
+  for (int64_t k = 0; k < depth; k += kLanes, to += kLanes * kWidth) {
+    const int64_t steps = std::min(kLanes, depth - k);
+    __m256 rows[kLanes];
+    for (int64_t n = 0; n < kLanes; ++n) {
+      rows[n] = n < columns ? avx2::load(floats(from) + n * stride + k, steps) : _mm256_setzero_ps();
+    }
+    transpose(rows);
+    for (int64_t s = 0; s < kLanes; ++s) {
+      if (s < steps) _mm256_store_ps(to + s * kWidth, rows[s]);
+    }
+  }
+}
+
+NIBBLE_AVX2 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip) {
+  const float* row = floats(from);
+  float* to = floats(strip);
+  for (int64_t k = 0; k < depth; ++k, row += stride, to += kWidth) {
+    for (int64_t n = 0; n < kWidth; n += kLanes) _mm256_store_ps(to + n, avx2::load(row + n, columns - n));
+  }
+}
+
+// A store writes 8 columns; the two too many are overwritten by the tile's next step.
+NIBBLE_AVX2 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                                      std::byte* tiles, int64_t tile_bytes) {
+  const float* row = floats(from);
+  for (int64_t k = 0; k < depth; ++k, row += stride, tiles += kRows * kSize) {
+    for (int64_t m = 0, tile = 0; m < columns; m += kRows, tile += tile_bytes) {
+      _mm256_storeu_ps(floats(tiles + tile), avx2::load(row + m, columns - m));
+    }
+  }
+}
+
+/// `columns` <= 8 columns of the result from as many sums.
+NIBBLE_AVX2 inline void store8(__m256 sums, int64_t columns, const TileOutput& output, int64_t index) {
+  __m256 result = _mm256_mul_ps(_mm256_set1_ps(output.alpha), sums);
+  if (output.dtype == DType::f32) {
+    float* c = reinterpret_cast<float*>(output.c) + index;
+    if (output.accumulate) result = _mm256_add_ps(avx2::load(c, columns), result);
+    return avx2::store(c, result, columns);
+  }
+  bf16* c = reinterpret_cast<bf16*>(output.c) + index;
+  alignas(16) bf16 lanes[kLanes] = {};
+  auto* const all = reinterpret_cast<__m128i*>(lanes);
+  const size_t bytes = static_cast<size_t>(std::min(columns, kLanes)) * sizeof(bf16);
+  if (output.accumulate) {
+    std::memcpy(lanes, c, bytes);
+    result = _mm256_add_ps(avx2::widen(_mm_load_si128(all)), result);
+  }
+  _mm_store_si128(all, avx2::narrow(result));
+  std::memcpy(c, lanes, bytes);
+}
+
+NIBBLE_AVX2 void store(const float* sums, int64_t rows, int64_t columns, const TileOutput& output) {
+  for (int64_t m = 0; m < rows; ++m, sums += output.sums_stride) {
+    for (int64_t n = 0; n < columns; n += kLanes) {
+      store8(avx2::load(sums + n, columns - n), columns - n, output, m * output.c_stride + n);
+    }
+  }
+}
 
 template <int64_t R, int64_t V>
-NIBBLE_AVX2 void tile(const TileInput& input, float* c, int64_t c_stride, bool add) {
+NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
   __m256 sums[R][V];
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_setzero_ps();
@@ -34,25 +119,84 @@ NIBBLE_AVX2 void tile(const TileInput& input, float* c, int64_t c_stride, bool a
       }
     }
   }
+#pragma GCC unroll 6
   for (int64_t r = 0; r < R; ++r) {
+#pragma GCC unroll 2
     for (int64_t v = 0; v < V; ++v) {
-      float* to = c + r * c_stride + v * kLanes;
-      _mm256_storeu_ps(to, add ? _mm256_add_ps(_mm256_loadu_ps(to), sums[r][v]) : sums[r][v]);
+      float* kept = output.sums + r * output.sums_stride + v * kLanes;
+      if (!output.first) sums[r][v] = _mm256_add_ps(_mm256_loadu_ps(kept), sums[r][v]);
+      if (output.last) {
+        store8(sums[r][v], v + 1 == V ? columns - v * kLanes : kLanes, output, r * output.c_stride + v * kLanes);
+      } else {
+        _mm256_storeu_ps(kept, sums[r][v]);
+      }
     }
   }
 }
 
 void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
   using Tile = decltype(&tile<1, 1>);
-  constexpr Tile kTiles[kRows][2] = {{tile<1, 1>, tile<1, 2>}, {tile<2, 1>, tile<2, 2>}, {tile<3, 1>, tile<3, 2>},
-                                     {tile<4, 1>, tile<4, 2>}, {tile<5, 1>, tile<5, 2>}, {tile<6, 1>, tile<6, 2>}};
-  kTiles[rows - 1][(columns - 1) / kLanes](input, output.sums, output.sums_stride, !output.first);
-  if (output.last) store_sums(output.sums, rows, columns, output);
+  static constexpr Tile kTiles[kRows][2] = {{tile<1, 1>, tile<1, 2>}, {tile<2, 1>, tile<2, 2>},
+                                            {tile<3, 1>, tile<3, 2>}, {tile<4, 1>, tile<4, 2>},
+                                            {tile<5, 1>, tile<5, 2>}, {tile<6, 1>, tile<6, 2>}};
+  kTiles[rows - 1][(columns - 1) / kLanes](input, columns, output);
+}
+
+NIBBLE_AVX2 float sum_of(__m256 lanes) {
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+// Rows of W two at a time: with 4 rows of x that leaves 8 sums, 4 elements of x and one of W in registers. With one row
+// of x two sums a row of W hide the latency of the multiply-add.
+template <int64_t M>
+NIBBLE_AVX2 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const float* w,
+                         int64_t w_stride, float* sums) {
+  constexpr int64_t kTogether = M == 1 ? 4 : 2;
+  for (int64_t n0 = 0; n0 < columns; n0 += kTogether) {
+    __m256 parts[M][kTogether];
+    for (auto& row : parts) {
+      for (auto& part : row) part = _mm256_setzero_ps();
+    }
+    const float* rows[kTogether];
+    for (int64_t n = 0; n < kTogether; ++n) rows[n] = w + std::min(n0 + n, columns - 1) * w_stride;
+    for (int64_t k = 0; k < depth; k += kLanes) {
+      __m256 left[M];
+      for (int64_t m = 0; m < M; ++m) left[m] = avx2::load(x + m * x_stride + k, depth - k);
+      for (int64_t n = 0; n < kTogether; ++n) {
+        const __m256 right = avx2::load(rows[n] + k, depth - k);
+        for (int64_t m = 0; m < M; ++m) parts[m][n] = _mm256_fmadd_ps(left[m], right, parts[m][n]);
+      }
+    }
+    for (int64_t m = 0; m < M; ++m) {
+      for (int64_t n = 0; n < kTogether; ++n) sums[m * kDotRows + n0 + n] = sum_of(parts[m][n]);
+    }
+  }
+}
+
+void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
+          int64_t w_stride, float* sums) {
+  static constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
+  kDots[rows - 1](columns, depth, floats(x), x_stride, floats(w), w_stride, sums);
 }
 
 }  // namespace
 
-// 256 x 192 f32 are 192 KB: three quarters of the 256 KB of the CPUs that end at AVX2.
-const GemmKernel kGemmAvx2 = plain_kernel<float, kRows, kLanes, kWidth, 1>(256, 192, multiply);
+const GemmKernel kGemmAvx2 = {
+    .compute = DType::f32,
+    .rows = kRows,
+    .lanes = kLanes,
+    .width = kWidth,
+    .depth_step = 1,
+    .depth_block = 256,  // 256 x 192 f32 are 192 KB: three quarters of the 256 KB of the CPUs that end at AVX2
+    .panel_columns = 192,
+    .multiply = multiply,
+    .pack_transposed = pack_transposed,
+    .pack_rows = pack_rows,
+    .pack_left_transposed = pack_left_transposed,
+    .dots = dots,
+    .store = store,
+};
 
 }  // namespace nibble::ops::cpu

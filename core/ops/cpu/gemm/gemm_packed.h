@@ -17,7 +17,7 @@ struct PackedProduct {
   Tensor& c;
   bool accumulate = false;
   float alpha = 1.0f;
-  bool widened = false;  ///< bf16 in the arithmetic of f32 where the CPU has instructions for both
+  bool widened = false;  ///< bf16 in the arithmetic of f32, chosen or the only one that the CPU has
 };
 
 /// For GemmKernel::store: sums of the whole depth, sums_stride apart, become c from (row, column) on.

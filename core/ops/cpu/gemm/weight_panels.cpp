@@ -3,6 +3,7 @@
 #include <cstring>
 
 #if defined(__x86_64__)
+#include "nibble/core/ops/cpu/x86/avx2.h"
 #include "nibble/core/ops/cpu/x86/avx512.h"
 #endif
 #include "nibble/core/base/parallel.h"
@@ -19,6 +20,14 @@ NIBBLE_AVX512 void narrow_row(const std::byte* from, int64_t count, bf16* to) {
     const auto mask = static_cast<__mmask16>(avx512::low_bits(count - i));
     _mm256_mask_storeu_epi16(to + i, mask, avx512::narrow(_mm512_maskz_loadu_ps(mask, from + i * 4)));
   }
+}
+
+NIBBLE_AVX2 void widen_row_avx2(const bf16* from, int64_t count, float* to) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(to + i, avx2::widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  }
+  for (; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }
 
 NIBBLE_AVX512 void widen_row(const bf16* from, int64_t count, float* to) {
@@ -106,6 +115,7 @@ const std::byte* WeightPanels::in_place(DType compute) const {
 void widen(const bf16* from, int64_t count, float* to, [[maybe_unused]] Isa level) {
 #if defined(__x86_64__)
   if (level >= Isa::avx512) return widen_row(from, count, to);
+  if (level >= Isa::avx2) return widen_row_avx2(from, count, to);
 #endif
   for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]);
 }

@@ -1,0 +1,49 @@
+#pragma once
+// Small pieces for functions compiled for AVX2 and chosen at run time (isa()). Include only in .cpp files.
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+/// Marks a function of level Isa::avx2 and above.
+#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
+
+namespace nibble::avx2 {
+
+/// A mask of the first `count` lanes of 8; all for 8 and more, none below 1.
+NIBBLE_AVX2 inline __m256i low_lanes(int64_t count) {
+  const auto lanes = static_cast<int32_t>(std::clamp<int64_t>(count, 0, 8));
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/// The first `count` of 8 f32, and zeros, whose memory is not touched.
+NIBBLE_AVX2 inline __m256 load(const float* from, int64_t count) {
+  return count >= 8 ? _mm256_loadu_ps(from) : _mm256_maskload_ps(from, low_lanes(count));
+}
+
+/// The first `count` of 8 f32. (A store with a mask is slow on some CPUs.)
+NIBBLE_AVX2 inline void store(float* to, __m256 value, int64_t count) {
+  if (count >= 8) return _mm256_storeu_ps(to, value);
+  _mm256_maskstore_ps(to, low_lanes(count), value);
+}
+
+/// 8 bf16 as f32.
+NIBBLE_AVX2 inline __m256 widen(__m128i halves) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
+/// 8 f32 as bf16, to nearest even; NaN stays NaN.
+NIBBLE_AVX2 inline __m128i narrow(__m256 value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+  return _mm256_castsi256_si128(packed);
+}
+
+}  // namespace nibble::avx2
