@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "nibble/core/base/isa_levels.h"
 #include "nibble/core/ops/cpu/gemm/bf16_products.h"
 #include "nibble/core/ops/cpu/gemm/gemm_openblas.h"
 
@@ -12,8 +13,7 @@ namespace {
 std::atomic<Bf16Products> chosen = Bf16Products::bf16;
 
 bool widens(const Tensor& a) {
-  return a.dtype() == DType::bf16 &&
-         (bf16_products() == Bf16Products::f32 || gemm_kernel(isa(), DType::bf16).compute == DType::f32);
+  return a.dtype() == DType::bf16 && (bf16_products() == Bf16Products::f32 || !has_bf16(isa()));
 }
 
 void product(const PackedProduct& p) {
