@@ -1,5 +1,3 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -13,26 +11,6 @@ namespace {
 // 16 registers: 6 x 2 sums hide the latency of the multiply-add, two hold a row of B, one the element of A.
 constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16, kSize = sizeof(float);
 
-/// Columns 0..7 of rows of 8.
-NIBBLE_AVX2 inline void transpose(__m256 rows[kLanes]) {
-  __m256 t[kLanes];
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    rows[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    rows[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    rows[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    rows[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20);
-    t[i + 4] = _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31);
-  }
-  for (int i = 0; i < 8; ++i) rows[i] = t[i];
-}
-
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
 
@@ -41,13 +19,14 @@ NIBBLE_AVX2 void pack_transposed(const std::byte* from, int64_t stride, int64_t 
   float* to = floats(strip);
   for (int64_t k = 0; k < depth; k += kLanes, to += kLanes * kWidth) {
     const int64_t steps = std::min(kLanes, depth - k);
-    __m256 rows[kLanes];
+    __m256i rows[kLanes];
     for (int64_t n = 0; n < kLanes; ++n) {
-      rows[n] = n < columns ? avx2::load(floats(from) + n * stride + k, steps) : _mm256_setzero_ps();
+      const bool there = n < columns;
+      rows[n] = _mm256_castps_si256(there ? avx2::load(floats(from) + n * stride + k, steps) : _mm256_setzero_ps());
     }
-    transpose(rows);
+    avx2::transpose(rows);
     for (int64_t s = 0; s < kLanes; ++s) {
-      if (s < steps) _mm256_store_ps(to + s * kWidth, rows[s]);
+      if (s < steps) _mm256_store_ps(to + s * kWidth, _mm256_castsi256_ps(rows[s]));
     }
   }
 }

@@ -1,15 +1,12 @@
 #pragma once
 // What the two 8-bit kernels of 256-bit registers share: everything but the dot product. Include only in .cpp files.
 
-#include <immintrin.h>
-
 #include <cstring>
 #include <utility>
 
 #include "nibble/core/ops/cpu/gemm/gemm_packing.h"
 #include "nibble/core/ops/cpu/int8/int8_kernel.h"
-
-#define NIBBLE_AVX2 __attribute__((target("avx2,fma")))
+#include "nibble/core/ops/cpu/x86/avx2.h"
 
 namespace nibble::ops::cpu::int8_avx2 {
 
@@ -79,24 +76,12 @@ NIBBLE_AVX2 inline void pack_transposed(const std::byte* from, int64_t stride, i
                                         std::byte* strip) {
   int64_t k = 0;
   for (; columns == kLanes && k + 32 <= depth; k += 32, strip += 8 * kStripBytes) {
-    __m256i r[8], t[8];
-    for (int64_t n = 0; n < 8; ++n) r[n] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + n * stride + k));
-    for (int i = 0; i < 8; i += 2) {
-      t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
-      t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
+    __m256i rows[8];
+    for (int64_t n = 0; n < 8; ++n) {
+      rows[n] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + n * stride + k));
     }
-    for (int i = 0; i < 8; i += 4) {
-      r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
-      r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
-      r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
-      r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; ++i) {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(strip + i * kStripBytes),
-                         _mm256_permute2x128_si256(r[i], r[i + 4], 0x20));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(strip + (i + 4) * kStripBytes),
-                         _mm256_permute2x128_si256(r[i], r[i + 4], 0x31));
-    }
+    avx2::transpose(rows);
+    for (int i = 0; i < 8; ++i) _mm256_store_si256(reinterpret_cast<__m256i*>(strip + i * kStripBytes), rows[i]);
   }
   if (k < depth) cpu::pack_transposed<uint8_t, kLanes, kWidth, kInt8Step>(from + k, stride, columns, depth - k, strip);
 }

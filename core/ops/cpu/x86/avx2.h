@@ -29,6 +29,26 @@ NIBBLE_AVX2 inline void store(float* to, __m256 value, int64_t count) {
   _mm256_maskstore_ps(to, low_lanes(count), value);
 }
 
+/// Columns 0..7 of rows of 8 groups of 4 bytes.
+NIBBLE_AVX2 inline void transpose(__m256i rows[8]) {
+  __m256i t[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    rows[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x20);
+    t[i + 4] = _mm256_permute2x128_si256(rows[i], rows[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) rows[i] = t[i];
+}
+
 /// 8 bf16 as f32.
 NIBBLE_AVX2 inline __m256 widen(__m128i halves) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
