@@ -5,8 +5,6 @@
 #include <ucontext.h>
 
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -47,80 +45,74 @@ bool load_configuration(const uint8_t* from) {
 
 bool usable(int tile) { return state.configured && state.rows[tile] > 0 && state.row_bytes[tile] > 0; }
 
-/// Subnormal numbers are zero.
-float flushed(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return (bits & 0x7f800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : value;
-}
-
-template <typename T>
-T element(int tile, int row, int index) {
-  T value;
-  std::memcpy(&value, state.data[tile][row] + static_cast<size_t>(index) * sizeof(T), sizeof value);
-  return value;
-}
-
-float bf16_at(int tile, int row, int index) {
-  return flushed(std::bit_cast<float>(uint32_t{element<uint16_t>(tile, row, index)} << 16));
-}
-
-template <typename T>
-void put(int tile, int row, int index, T value) {
-  std::memcpy(state.data[tile][row] + static_cast<size_t>(index) * sizeof(T), &value, sizeof value);
-}
-
 /// C += A B for tiles whose shapes fit: sums of groups of 4 bytes.
 bool fit(int c, int a, int b) {
   return usable(a) && usable(b) && usable(c) && a != b && a != c && b != c && state.rows[c] == state.rows[a] &&
          state.row_bytes[a] == 4 * state.rows[b] && state.row_bytes[c] == state.row_bytes[b];
 }
 
-__attribute__((target("avx2,fma"))) inline __m256 flushed(__m256 values) {
-  const __m256i exponents = _mm256_and_si256(_mm256_castps_si256(values), _mm256_set1_epi32(0x7f800000));
-  const __m256 zeros = _mm256_and_ps(values, _mm256_set1_ps(-0.0f));
-  return _mm256_blendv_ps(values, zeros, _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponents, _mm256_setzero_si256())));
+#define NIBBLE_TILES_TARGET __attribute__((target("avx512f,avx512bw")))
+
+/// Rows of a tile; what lies beyond its bytes is 0.
+NIBBLE_TILES_TARGET inline __m512i row_of(int tile, int row) { return _mm512_loadu_si512(state.data[tile][row]); }
+
+NIBBLE_TILES_TARGET inline void put_row(int tile, int row, __m512i values) {
+  const auto mask = static_cast<__mmask16>((1u << (state.row_bytes[tile] / 4)) - 1);
+  _mm512_mask_storeu_epi32(state.data[tile][row], mask, values);
 }
 
-__attribute__((target("avx2,fma"))) bool tdpbf16ps(int c, int a, int b) {
+/// Subnormal numbers are zero for as long as it lives.
+struct FlushesSubnormals {
+  FlushesSubnormals() { _mm_setcsr(before | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON); }
+  ~FlushesSubnormals() { _mm_setcsr(before); }
+  const unsigned before = _mm_getcsr();
+};
+
+/// Of a row of pairs of bf16 the first elements and the second ones.
+struct Pairs {
+  __m512 values[2];
+  NIBBLE_TILES_TARGET explicit Pairs(__m512i row)
+      : values{_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, row, 16)),
+               _mm512_castsi512_ps(_mm512_and_si512(row, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))} {}
+};
+
+NIBBLE_TILES_TARGET bool tdpbf16ps(int c, int a, int b) {
   if (!fit(c, a, b)) return false;
-  constexpr int kColumns = kRowBytes / 4, kLanes = 8;
-  const int depth = state.rows[b], columns = state.row_bytes[c] / 4;
-  float pairs[2][kRows][kColumns] = {};  // of B, the even and the odd rows of what the tile holds interleaved
+  const FlushesSubnormals flushes;
+  __m512 right[2][kRows];
+  const int depth = state.rows[b];
   for (int k = 0; k < depth; ++k) {
-    for (int n = 0; n < columns; ++n) {
-      pairs[0][k][n] = bf16_at(b, k, 2 * n);
-      pairs[1][k][n] = bf16_at(b, k, 2 * n + 1);
-    }
+    const Pairs row(row_of(b, k));
+    for (int i = 0; i < 2; ++i) right[i][k] = row.values[i];
   }
   for (int m = 0; m < state.rows[c]; ++m) {
-    float before[kColumns];
-    std::memcpy(before, state.data[c][m], sizeof before);
-    for (int n = 0; n < columns; n += kLanes) {
-      __m256 sums[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-      for (int k = 0; k < depth; ++k) {
-        for (int i = 0; i < 2; ++i) {
-          const __m256 left = _mm256_set1_ps(bf16_at(a, m, 2 * k + i));
-          sums[i] = flushed(_mm256_fmadd_ps(left, _mm256_loadu_ps(pairs[i][k] + n), sums[i]));
-        }
-      }
-      const __m256 sum = flushed(_mm256_add_ps(sums[0], sums[1]));
-      _mm256_storeu_ps(before + n, flushed(_mm256_add_ps(flushed(_mm256_loadu_ps(before + n)), sum)));
+    const Pairs row(row_of(a, m));
+    float left[2][kRows];
+    for (int i = 0; i < 2; ++i) _mm512_storeu_ps(left[i], row.values[i]);
+    __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int k = 0; k < depth; ++k) {
+      for (int i = 0; i < 2; ++i) sums[i] = _mm512_fmadd_ps(_mm512_set1_ps(left[i][k]), right[i][k], sums[i]);
     }
-    std::memcpy(state.data[c][m], before, static_cast<size_t>(columns) * sizeof(float));
+    const __m512 sum = _mm512_add_ps(sums[0], sums[1]);
+    put_row(c, m, _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(row_of(c, m)), sum)));
   }
   return true;
 }
 
-bool tdpbsud(int c, int a, int b) {
+NIBBLE_TILES_TARGET bool tdpbsud(int c, int a, int b) {
   if (!fit(c, a, b)) return false;
   for (int m = 0; m < state.rows[c]; ++m) {
-    for (int n = 0; n < state.row_bytes[c] / 4; ++n) {
-      int32_t sum = element<int32_t>(c, m, n);
-      for (int k = 0; k < 4 * state.rows[b]; ++k) {
-        sum += element<int8_t>(a, m, k) * element<uint8_t>(b, k / 4, 4 * n + k % 4);
-      }
-      put(c, m, n, sum);
+    __m512i sum = row_of(c, m);
+    for (int k = 0; k < state.rows[b]; ++k) {
+      int four;
+      std::memcpy(&four, state.data[a][m] + 4 * k, sizeof four);
+      const __m512i left = _mm512_set1_epi32(four), right = row_of(b, k);
+      // The first and the third elements of the fours as 16 bits, then the second and the fourth.
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_srai_epi16(_mm512_slli_epi16(left, 8), 8),
+                                                    _mm512_and_si512(right, _mm512_set1_epi16(0xff))));
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_srai_epi16(left, 8), _mm512_srli_epi16(right, 8)));
     }
+    put_row(c, m, sum);
   }
   return true;
 }
@@ -196,15 +188,19 @@ bool carry_out(const Instruction& i) {
   return false;
 }
 
+/// Carries out the instruction that the thread stands at, and those of tiles right behind it: every signal costs
+/// microseconds.
 void handle(int, siginfo_t*, void* context) {
   greg_t* registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto found = decode(reinterpret_cast<const uint8_t*>(registers[REG_RIP]), registers);
-  if (found && carry_out(*found)) {
+  bool any = false;
+  for (;;) {
+    const auto found = decode(reinterpret_cast<const uint8_t*>(registers[REG_RIP]), registers);
+    if (!found || !carry_out(*found)) break;
+    any = true;
     ++instructions;
     registers[REG_RIP] += found->length;
-  } else {
-    signal(SIGILL, SIG_DFL);  // what is tried again ends the program
   }
+  if (!any) signal(SIGILL, SIG_DFL);  // what is tried again ends the program
 }
 
 }  // namespace
