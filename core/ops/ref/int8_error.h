@@ -1,6 +1,7 @@
 #pragma once
 // Plain reference of ops/int8/int8_error.h.
 
+#include <array>
 #include <cmath>
 
 #include "nibble/core/ops/int8/int8_error.h"
@@ -20,17 +21,19 @@ double int8_error(const Element* x, int64_t rows, const WeightView& w, bool tran
       for (int64_t n = Int8SampledRun(columns, run).begin; n < Int8SampledRun(columns, run).end; ++n) {
         for (int64_t begin = 0; begin < depth; begin += kInt8Group) {
           const int64_t end = std::min(depth, begin + kInt8Group);
-          const auto weight = [&](int64_t k) { return transposed ? element(w, n, k) : element(w, k, n); };
+          std::array<float, kInt8Group> weights{};
           float most_x = 0, most_w = 0;
           for (int64_t k = begin; k < end; ++k) {
+            const float weight = transposed ? element(w, n, k) : element(w, k, n);
+            weights[static_cast<size_t>(k - begin)] = weight;
             most_x = larger(most_x, static_cast<float>(row[k]));
-            most_w = larger(most_w, weight(k));
+            most_w = larger(most_w, weight);
           }
           for (int64_t k = begin; k < end; ++k) {
             const double value = square(static_cast<float>(row[k]));
-            signal += value * square(weight(k));
-            noise += square(most_x / 127) / 12 * square(weight(k)) +
-                     value * square(most_w / static_cast<double>(levels)) / 12;
+            const double of_weight = square(weights[static_cast<size_t>(k - begin)]);
+            signal += value * of_weight;
+            noise += square(most_x / 127) / 12 * of_weight + value * square(most_w / static_cast<double>(levels)) / 12;
           }
         }
       }

@@ -82,6 +82,8 @@ void int8_round(const Element* x, int64_t rows, int64_t depth, int8_t* codes, fl
 inline void int8_matmul(const Int8Rows& x, const WeightView& w, bool transposed, int64_t levels, float* c) {
   const int64_t columns = transposed ? w.rows() : w.cols(), rows = x.rows();
   const auto at = [&](auto f, int64_t k, int64_t n) { return transposed ? f(w, n, k) : f(w, k, n); };
+  const auto* left_codes = x.codes.data<const int8_t>();
+  const auto* left_scales = x.scales.data<const float>();
   const auto value = [](const WeightView& from, int64_t row, int64_t col) { return element(from, row, col); };
   for (int64_t n = 0; n < columns; ++n) {
     for (int64_t m = 0; m < rows; ++m) c[m * columns + n] = 0;
@@ -93,11 +95,11 @@ inline void int8_matmul(const Int8Rows& x, const WeightView& w, bool transposed,
       int32_t codes[kInt8Group];
       for (int64_t k = begin; k < end; ++k) codes[k - begin] = by.code(at(value, k, n));
       for (int64_t m = 0; m < rows; ++m) {
-        const int8_t* left = x.codes.data<const int8_t>() + (g * rows + m) * kInt8Group;
+        const int8_t* left = left_codes + (g * rows + m) * kInt8Group;
         int32_t sum = 0;
         for (int64_t k = begin; k < end; ++k) sum += codes[k - begin] * left[k - begin];
         float& to = c[m * columns + n];
-        to = std::fma(static_cast<float>(sum) * by.scale, x.scales.data<const float>()[g * rows + m], to);
+        to = std::fma(static_cast<float>(sum) * by.scale, left_scales[g * rows + m], to);
       }
     }
   }

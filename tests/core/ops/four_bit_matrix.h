@@ -92,13 +92,10 @@ inline Tensor expanded(MemoryPool& pool, const ops::FourBitMatrix& m, DType dtyp
 inline Tensor random(MemoryPool& pool, Shape shape, DType dtype, uint64_t seed = 5) {
   test::RandomStream stream(seed, 2, 1);
   Tensor result = Tensor::empty(pool, std::move(shape), dtype);
-  for (int64_t i = 0; i < result.numel(); ++i) {
-    const float value = stream.next_uniform() * 2 - 1;
-    if (dtype == DType::f32) {
-      result.data<float>()[i] = value;
-    } else {
-      result.data<bf16>()[i] = bf16(value);
-    }
+  if (dtype == DType::f32) {
+    for (float& element : result.span<float>()) element = stream.next_uniform() * 2 - 1;
+  } else {
+    for (bf16& element : result.span<bf16>()) element = bf16(stream.next_uniform() * 2 - 1);
   }
   return result;
 }

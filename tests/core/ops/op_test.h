@@ -41,14 +41,18 @@ class EverySimd : public ::testing::TestWithParam<int64_t> {
   }
 };
 
-inline std::vector<int64_t> simd_versions() {
-  ops::cap_simd_targets();
-  std::vector<int64_t> found;
-  for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, HWY_SCALAR}) {
-    const bool supported = target == HWY_SCALAR || (hwy::SupportedTargets() & target) != 0;
-    if (supported && (HWY_TARGETS & target) != 0) found.push_back(target);
-  }
-  return found;
+/// Found once: Highway asks the CPU, which a virtual machine has to emulate.
+inline const std::vector<int64_t>& simd_versions() {
+  static const std::vector<int64_t> versions = [] {
+    ops::cap_simd_targets();
+    const int64_t supported = hwy::SupportedTargets() | HWY_SCALAR;
+    std::vector<int64_t> found;
+    for (int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4, HWY_NEON, HWY_SCALAR}) {
+      if ((supported & HWY_TARGETS & target) != 0) found.push_back(target);
+    }
+    return found;
+  }();
+  return versions;
 }
 
 #define NIBBLE_EVERY_SIMD(fixture)                                                \

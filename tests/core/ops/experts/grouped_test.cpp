@@ -35,12 +35,15 @@ RowGroups groups_of(MemoryPool& pool, const std::vector<int64_t>& counts) {
 const std::vector<int64_t> kCounts = {1, 0, 3, 5, 8, 13, 16, 17, 80, 0, 49};
 
 Values values_in(const Tensor& x, bool rounded = false) {
-  Values result(static_cast<size_t>(x.numel()));
-  for (size_t i = 0; i < result.size(); ++i) {
-    const float value =
-        x.dtype() == DType::f32 ? x.data<const float>()[i] : static_cast<float>(x.data<const bf16>()[i]);
-    result[i] = rounded ? static_cast<float>(bf16(value)) : value;
-  }
+  Values result;
+  result.reserve(static_cast<size_t>(x.numel()));
+  const auto read = [&](auto elements) {
+    for (const auto element : elements) {
+      const auto value = static_cast<float>(element);
+      result.push_back(rounded ? static_cast<float>(bf16(value)) : value);
+    }
+  };
+  x.dtype() == DType::f32 ? read(x.span<const float>()) : read(x.span<const bf16>());
   return result;
 }
 

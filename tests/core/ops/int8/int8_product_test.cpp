@@ -86,8 +86,9 @@ TEST_P(Int8AtLevel, EveryWeightGivesTheBitsOfTheReference) {
         Tensor c = Tensor::zeros(pool, {k.rows, columns}, DType::f32), expected = c.clone(pool);
         cpu::int8_product(x, w, transposed, c, false, nullptr, GetParam());
         ref::int8_matmul(x, w, transposed, cpu::int8_kernel(GetParam())->levels, expected.data<float>());
-        for (int64_t i = 0; i < c.numel(); ++i) {
-          ASSERT_EQ(c.data<float>()[i], expected.data<float>()[i]) << describe(k, transposed) << " element " << i;
+        const std::span<const float> got = c.span<const float>(), want = expected.span<const float>();
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(got[i], want[i]) << describe(k, transposed) << " element " << i;
         }
       }
     }
