@@ -27,11 +27,12 @@ class Budget {
   static constexpr int kCalls = 199;                      ///< macros in macros; Python's stack ends there too
   static constexpr size_t kStackBytes = size_t{3} << 20;  ///< of the thread, below the rendering's start
 
-  Budget() : stack_start_(static_cast<const char*>(__builtin_frame_address(0))) {}
+  explicit Budget(uint64_t steps = kSteps)
+      : most_steps_(steps), stack_start_(static_cast<const char*>(__builtin_frame_address(0))) {}
 
   void step() {
     if (++steps_ % 4096 == 0) check_time();
-    if (steps_ > kSteps) throw Failure("the template takes too many steps");
+    if (steps_ > most_steps_) throw Failure("the template takes too many steps");
   }
 
   /// A value of those that an operation walks through, recursively.
@@ -72,7 +73,7 @@ class Budget {
     if (std::chrono::steady_clock::now() - start_ > kTime) throw Failure("the template takes too long");
   }
 
-  uint64_t steps_ = 0, bytes_ = 0;
+  uint64_t most_steps_, steps_ = 0, bytes_ = 0;
   size_t read_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const char* stack_start_;

@@ -47,8 +47,8 @@ const Value* Scope::find(Name name) const {
   return nullptr;
 }
 
-Interpreter::Interpreter(const Syntax& syntax, const Dict& variables, const std::tm& now)
-    : syntax_(syntax), variables_(variables), now_(now), root_(std::make_shared<Scope>()) {
+Interpreter::Interpreter(const Syntax& syntax, const Dict& variables, const std::tm& now, uint64_t steps)
+    : syntax_(syntax), variables_(variables), now_(now), budget_(steps), root_(std::make_shared<Scope>()) {
   for (const std::string& name : syntax.names) {
     const Value* value = variables_.find(name);
     context_.push_back(value ? value : globals().find(name));
@@ -77,8 +77,7 @@ Value Interpreter::call(const Value& callee, Arguments arguments) {
   budget_.read(bytes_of(arguments));
   if (callee.is_undefined()) throw Failure(callee.undefined_message());
   if (!callee.is(Kind::object)) throw Failure("'" + callee.type() + "' object is not callable");
-  const std::shared_ptr<Object> object = callee.as_object();
-  return object->call(*this, std::move(arguments));
+  return std::shared_ptr<Object>(callee.as_object())->call(*this, std::move(arguments));  // it stays while it runs
 }
 
 Value Interpreter::call_filter(const std::string& name, Value value, Arguments arguments) {

@@ -27,8 +27,8 @@ class Macro;
 
 class Interpreter {
  public:
-  /// `variables` by name; `now` is what strftime_now reads.
-  Interpreter(const Syntax& syntax, const Dict& variables, const std::tm& now);
+  /// `variables` by name; `now` is what strftime_now reads; `steps` are the most.
+  Interpreter(const Syntax& syntax, const Dict& variables, const std::tm& now, uint64_t steps);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;

@@ -28,8 +28,8 @@ Template::Template(std::string_view source, std::string place) : place_(std::mov
 Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 
-Rendering Template::render(const Dict& variables, const std::tm& now) const {
-  Interpreter interpreter(*syntax_, variables, now);
+Rendering Template::render(const Dict& variables, const std::tm& now, uint64_t steps) const {
+  Interpreter interpreter(*syntax_, variables, now, steps);
   try {
     std::string text = interpreter.run();
     return {std::move(text), interpreter.spans()};

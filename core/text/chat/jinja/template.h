@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "nibble/core/text/chat/jinja/budget.h"
 #include "nibble/core/text/chat/jinja/rendering.h"
 #include "nibble/core/text/chat/jinja/values/value.h"
 
@@ -27,8 +28,9 @@ class Template {
   ~Template();
   Template(Template&&) noexcept;
 
-  /// Throws InputError "place:line: reason" for what goes wrong while it runs, raise_exception included.
-  Rendering render(const Dict& variables, const std::tm& now) const;
+  /// Throws InputError "place:line: reason" for what goes wrong while it runs, raise_exception and more than `steps`
+  /// included.
+  Rendering render(const Dict& variables, const std::tm& now, uint64_t steps = Budget::kSteps) const;
 
  private:
   std::string place_;

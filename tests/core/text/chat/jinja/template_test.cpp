@@ -12,6 +12,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/chat/template_request.h"
 #include "nibble/tests/assets.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -151,64 +152,70 @@ TEST(JinjaTemplate, StopsWhatRunsOnAndOn) {
   EXPECT_NE(error_of(loops).find("the template takes too"), std::string::npos);  // many steps, or long
 }
 
+void expect_stopped(const std::string& operation, const std::string& error) {
+  EXPECT_TRUE(error.find("the template takes too") != std::string::npos ||
+              error.find("the template makes too much") != std::string::npos ||
+              error.find("the template is nested too deep") != std::string::npos)
+      << operation << ": " << error;
+}
+
 // Values that share their parts: x, y (lists), t, u (tuples), d (dicts), n (namespaces) have 40 of them and stand for
-// 2^40.
+// 2^40. A step is a step, so a twentieth of the limit shows what the limit does (StopsWhatRunsOnAndOn).
 TEST(JinjaTemplate, CountsTheStepsOfOperationsOnSharedValues) {
+  constexpr uint64_t kMostSteps = jinja::Budget::kSteps / 20;
   const std::string shared =
       "{% set ns = namespace(x=[1], y=[1], t=(1,), u=(1,), d={'a': 1}, n=namespace(a=1)) %}{% for i in range(40) %}"
       "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% set ns.t = (ns.t, ns.t) %}"
       "{% set ns.u = (ns.u, ns.u) %}{% set ns.d = {'a': ns.d, 'b': ns.d} %}{% set ns.n = namespace(a=ns.n, b=ns.n) %}"
       "{% endfor %}{% set x, y, t, u, d, n = ns.x, ns.y, ns.t, ns.u, ns.d, ns.n %}";
-  for (const char* operation :
-       {"{{ x }}",
-        "{{ d }}",
-        "{{ n }}",
-        "{{ d.values() }}",
-        "{{ x ~ '' }}",
-        "{{ x|tojson }}",
-        "{{ d|tojson(sort_keys=true) }}",
-        "{{ x == y }}",
-        "{{ x < y }}",
-        "{{ x in [y] }}",
-        "{{ x is eq(y) }}",
-        "{{ x is lower }}",
-        "{{ t is filter }}",
-        "{{ {t: 1} }}",
-        "{{ {1: 1}.get(t) }}",
-        "{{ {1: 1}[t] }}",
-        "{{ t in {1: 1} }}",
-        "{{ dict([(t, 1)]) }}",
-        "{{ x[t] }}",
-        "{{ [x].index(y) }}",
-        "{{ [x].count(y) }}",
-        "{{ [x, y]|sort }}",
-        "{{ [x, y]|min }}",
-        "{{ {'a': t, 'b': u}|dictsort(by='value') }}",
-        "{{ [{'k': x}, {'k': y}]|groupby('k') }}",
-        "{{ [t, u]|unique|list }}",
-        "{{ [x]|join }}",
-        "{{ [1, 2]|join(x) }}",
-        "{{ [x]|select('eq', y)|list }}",
-        "{{ x|safe }}",
-        "{{ x|replace('1', '2') }}",
-        "{{ x|pprint }}",
-        "{{ {'k': x}|urlencode }}",
-        "{{ {'k': x}|xmlattr }}",
-        "{{ '%s' % [x] }}",
-        "{{ '%a' % [x] }}",
-        "{{ '{}'.format(x) }}",
-        "{{ '{!a}'.format(x) }}",
-        "{{ raise_exception(x) }}",
-        "{% autoescape true %}{{ x }}{% endautoescape %}",
-        "{% for a in [x, y] %}{{ loop.changed(a) }}{% endfor %}",
-        "{% set ns.n = namespace() %}{% for i in range(99999) %}{% set ns.n = namespace(a=ns.n) %}"
-        "{% endfor %}{{ ns.n }}"}) {
-    const std::string error = error_of(shared + operation);
-    EXPECT_TRUE(error.find("the template takes too") != std::string::npos ||
-                error.find("the template makes too much") != std::string::npos ||
-                error.find("the template is nested too deep") != std::string::npos)
-        << operation << ": " << error;
+  for (const char* operation : {"{{ x }}",
+                                "{{ d }}",
+                                "{{ n }}",
+                                "{{ d.values() }}",
+                                "{{ x ~ '' }}",
+                                "{{ x|tojson }}",
+                                "{{ d|tojson(sort_keys=true) }}",
+                                "{{ x == y }}",
+                                "{{ x < y }}",
+                                "{{ x in [y] }}",
+                                "{{ x is eq(y) }}",
+                                "{{ x is lower }}",
+                                "{{ t is filter }}",
+                                "{{ {t: 1} }}",
+                                "{{ {1: 1}.get(t) }}",
+                                "{{ {1: 1}[t] }}",
+                                "{{ t in {1: 1} }}",
+                                "{{ dict([(t, 1)]) }}",
+                                "{{ x[t] }}",
+                                "{{ [x].index(y) }}",
+                                "{{ [x].count(y) }}",
+                                "{{ [x, y]|sort }}",
+                                "{{ [x, y]|min }}",
+                                "{{ {'a': t, 'b': u}|dictsort(by='value') }}",
+                                "{{ [{'k': x}, {'k': y}]|groupby('k') }}",
+                                "{{ [t, u]|unique|list }}",
+                                "{{ [x]|join }}",
+                                "{{ [1, 2]|join(x) }}",
+                                "{{ [x]|select('eq', y)|list }}",
+                                "{{ x|safe }}",
+                                "{{ x|replace('1', '2') }}",
+                                "{{ x|pprint }}",
+                                "{{ {'k': x}|urlencode }}",
+                                "{{ {'k': x}|xmlattr }}",
+                                "{{ '%s' % [x] }}",
+                                "{{ '%a' % [x] }}",
+                                "{{ '{}'.format(x) }}",
+                                "{{ '{!a}'.format(x) }}",
+                                "{{ raise_exception(x) }}",
+                                "{% autoescape true %}{{ x }}{% endautoescape %}",
+                                "{% for a in [x, y] %}{{ loop.changed(a) }}{% endfor %}"}) {
+    const jinja::Template walked(shared + operation, "template");
+    expect_stopped(operation, test::error_of<InputError>([&] { walked.render({}, clock_of_cases(), kMostSteps); }));
   }
+  const std::string chain =
+      "{% set ns = namespace(n=namespace()) %}{% for i in range(99999) %}{% set ns.n = namespace(a=ns.n) %}{% endfor %}"
+      "{{ ns.n }}";
+  expect_stopped(chain, error_of(chain));
 }
 
 // 256 MiB are the most for one value: also for one that grows piece by piece.
