@@ -31,6 +31,11 @@ std::string name_ranks(const std::vector<int>& odd, const Communicator& ranks) {
 
 void require_same_everywhere(Communicator& ranks, const std::map<std::string, std::string>& things) {
   if (ranks.size() == 1) return;
+  // All at once; one by one only to name what differs.
+  std::string all;
+  for (const auto& [name, text] : things) all.append(name).append(1, '\0').append(text).append(1, '\0');
+  const bool differs = ranks.broadcast_text("compare settings", all, 0) != all;
+  if (ranks.all_reduce_sum("compare settings", differs ? 1.0 : 0.0) == 0) return;
   for (const auto& [name, text] : things) {
     std::vector<std::string> texts;
     for (int r = 0; r < ranks.size(); ++r) texts.push_back(ranks.broadcast_text("compare " + name, text, r));

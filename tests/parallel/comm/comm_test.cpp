@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "nibble/core/comm/same_everywhere.h"
 #include "nibble/parallel/comm/mpi_comm.h"
 #include "nibble/parallel/comm/thread_comm.h"
 #include "nibble/parallel/launch.h"
@@ -55,6 +56,25 @@ TEST(ThreadComm, AFailingRankEndsTheOthers) {
                                 comm.barrier("never");
                               }),
                InputError);
+}
+
+// Of things that are equal, however many, the ranks speak together once.
+TEST(SameEverywhere, ComparesAllAtOnceAndNamesWhatDiffers) {
+  run_on_threads(3, [](Communicator& comm) {
+    std::map<std::string, std::string> things;
+    for (int i = 0; i < 40; ++i) things["thing " + std::to_string(i)] = std::to_string(i);
+    require_same_everywhere(comm, things);
+    EXPECT_EQ(comm.settings().traffic.size(), 1u);
+    if (comm.rank() != 1) things["thing 7"] = "eight";
+    const std::string message = test::error_of<UsageError>([&] { require_same_everywhere(comm, things); });
+    EXPECT_EQ(message.find("rank 1: has another thing 7 than the other ranks"), 0u) << message;
+    things["thing 7"] = "7";
+    things[comm.rank() == 2 ? "thing 8" : "thing 9"] += "0";
+    EXPECT_NE(test::error_of<UsageError>([&] {
+                require_same_everywhere(comm, things);
+              }).find("rank 2: has another thing 8 than"),
+              std::string::npos);
+  });
 }
 
 TEST(ThreadComm, OperationsInAnotherOrderAreNamed) {
