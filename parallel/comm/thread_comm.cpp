@@ -30,15 +30,18 @@ void put(const std::byte* from, size_t count, const Tensor& to, size_t begin = 0
 // What threads of one process share, whatever group they are in.
 struct Process {
   std::mutex mutex;
-  std::condition_variable changed;
+  std::deque<std::condition_variable> groups;  // who waits in each
   bool broken = false;
   std::string reason;
 
   void break_off(const std::string& why) {
     const std::lock_guard lock(mutex);
+    break_locked(why);
+  }
+  void break_locked(const std::string& why) {
     if (!broken) reason = why;
     broken = true;
-    changed.notify_all();
+    for (std::condition_variable& group : groups) group.notify_all();
   }
 };
 
@@ -46,7 +49,10 @@ struct Process {
 // needs; the table goes when all have taken.
 struct Hub {
   Hub(std::shared_ptr<Process> in, std::vector<int> world)
-      : process(std::move(in)), ranks(std::move(world)), last(ranks.size(), "nothing yet") {}
+      : process(std::move(in)),
+        changed(process->groups.emplace_back()),
+        ranks(std::move(world)),
+        last(ranks.size(), "nothing yet") {}
 
   struct Table {
     std::string operation;
@@ -54,6 +60,7 @@ struct Hub {
     size_t arrived = 0, taken = 0;
   };
   std::shared_ptr<Process> process;
+  std::condition_variable& changed;
   std::vector<int> ranks;         // numbers in the whole process, for messages
   std::vector<std::string> last;  // operation each rank began last
   std::map<uint64_t, Table> tables;
@@ -71,7 +78,7 @@ struct Hub {
     if (table.operation.empty()) table.operation = operation;
     ++table.arrived;
     last[rank] = operation;
-    process->changed.notify_all();
+    if (table.arrived == size()) changed.notify_all();  // nobody waits for less
   }
 
   // Waits until `holds`, at most until the deadline; `missing` says who is waited for.
@@ -81,11 +88,9 @@ struct Hub {
     const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
     while (!holds()) {
       if (process->broken) throw CommError(operation, process->reason);
-      if (process->changed.wait_until(lock, deadline) == std::cv_status::timeout && !holds()) {
+      if (changed.wait_until(lock, deadline) == std::cv_status::timeout && !holds()) {
         if (process->broken) throw CommError(operation, process->reason);
-        process->reason = missing();
-        process->broken = true;
-        process->changed.notify_all();
+        process->break_locked(missing());
         throw CommError(operation, process->reason, "look at that rank");
       }
     }
@@ -170,7 +175,7 @@ class ThreadComm final : public Communicator {
     const std::lock_guard lock(hub_->process->mutex);
     hub_->last[static_cast<size_t>(rank_)] = operation;
     hub_->mail[{rank_, to}].push_back(std::make_shared<const Bytes>(bytes_of(value)));
-    hub_->process->changed.notify_all();
+    hub_->changed.notify_all();
   }
 
   void do_receive(const std::string& operation, Tensor& value, int from) override {
