@@ -107,13 +107,18 @@ ops::Bf16Products faster_bf16_products() {
 }
 
 double peak_flops(bool bf16) {
+  constexpr int kMost = 24, kSteps = 1 << 16;  // an attempt takes half a millisecond
   const int count = threads();
+  const int enough = count == 1 ? 4 : 16;  // the kernel takes some milliseconds to give every thread its core
   double best = 0;
-  for (int attempt = 0; attempt < 6; ++attempt) {
+  for (int attempt = 0, same = 0; attempt < kMost && same < enough; ++attempt) {
     std::vector<double> flops(static_cast<size_t>(count));
     const double begin = seconds();
-    parallel_for(count, 1, [&](int64_t i, int64_t) { flops[static_cast<size_t>(i)] = run_flops_in_registers(bf16); });
-    best = std::max(best, flops[0] * count / (seconds() - begin));
+    parallel_for(count, 1,
+                 [&](int64_t i, int64_t) { flops[static_cast<size_t>(i)] = run_flops_in_registers(bf16, kSteps); });
+    const double rate = flops[0] * count / (seconds() - begin);
+    same = rate > 1.01 * best ? 0 : same + 1;
+    best = std::max(best, rate);
   }
   return best;
 }
