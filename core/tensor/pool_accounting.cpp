@@ -67,15 +67,15 @@ void PoolAccounting::give(uintptr_t address, size_t size) {
 
 // Whether pages became resident.
 bool PoolAccounting::touch(AddressRange block) {
-  const size_t before = resident_;
   auto& [begin, segment] = *segment_of(block.begin);
-  const size_t last = (block.end - begin - 1) / segment.page;
-  for (size_t page = (block.begin - begin) / segment.page; page <= last; ++page) {
-    if (segment.resident[page]) continue;
-    segment.resident[page] = true;
-    resident_ += segment.page;
-  }
-  return resident_ > before;
+  const auto at = [&](uintptr_t address) {
+    return segment.resident.begin() + static_cast<ptrdiff_t>((address - begin) / segment.page);
+  };
+  const auto first = at(block.begin), end = at(block.end - 1) + 1;
+  const auto added = static_cast<size_t>(std::count(first, end, 0));
+  std::fill(first, end, 1);
+  resident_ += added * segment.page;
+  return added > 0;
 }
 
 // Free pages, those of the largest ranges first, until at most `bound` bytes are resident.
@@ -87,7 +87,7 @@ std::vector<AddressRange> PoolAccounting::return_pages(size_t bound) {
     const size_t end = (free->second + free->first - begin) / segment.page;
     for (size_t page = up(free->second - begin, segment.page) / segment.page; page < end; ++page) {
       if (!segment.resident[page]) continue;
-      segment.resident[page] = false;
+      segment.resident[page] = 0;
       resident_ -= segment.page;
       const AddressRange at{begin + page * segment.page, begin + (page + 1) * segment.page};
       if (!returned.empty() && returned.back().end == at.begin) {
@@ -111,7 +111,7 @@ size_t PoolAccounting::next_segment(size_t size) const {
 
 void PoolAccounting::add_segment(AddressRange segment) {
   const size_t page = segment.size() >= kHugePage ? kHugePage : kPage;
-  segments_.emplace(segment.begin, Segment{segment.end, page, std::vector<bool>(segment.size() / page)});
+  segments_.emplace(segment.begin, Segment{segment.end, page, std::vector<char>(segment.size() / page)});
   mapped_ += segment.size();
   add_free(segment);
 }

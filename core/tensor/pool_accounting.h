@@ -64,7 +64,7 @@ class PoolAccounting {
   struct Segment {
     uintptr_t end = 0;
     size_t page = 0;
-    std::vector<bool> resident;  // by page
+    std::vector<char> resident;  // by page; bytes, of which many are counted and filled at once
   };
   using Segments = std::map<uintptr_t, Segment>;  // by begin
 

@@ -104,10 +104,11 @@ double scores_flops(std::span<const AttentionSpan> spans, const AttentionParams&
   double seen = 0;
   for (const AttentionSpan& span : spans) {
     const int64_t queries = span.q_end - span.q_begin, keys = span.k_end - span.k_begin - span.hole();
-    for (int64_t q = 0; q < queries; ++q) {
-      const int64_t before = keys - queries + q + 1;
-      seen += static_cast<double>(p.window > 0 ? std::min(p.window, before) : before);
-    }
+    // The first query sees `first` keys, every other one more than the one before, up to the window.
+    const int64_t first = keys - queries + 1;
+    const int64_t growing = p.window > 0 ? std::clamp<int64_t>(p.window - first, 0, queries) : queries;
+    const int64_t sum = growing * first + growing * (growing - 1) / 2 + (queries - growing) * p.window;
+    seen += static_cast<double>(sum);
   }
   return 2 * seen * static_cast<double>(p.heads * p.head_size);
 }
