@@ -365,8 +365,16 @@ int rename(const char* from, const char* to) noexcept { return renameat2(AT_FDCW
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
   static const bool jumps = std::getenv("NIBBLE_FAULT_CLOCK") != nullptr;
   static std::atomic<int> reads{0};
+  static const char* const haste = std::getenv("OMPI_COMM_WORLD_RANK") ? std::getenv("NIBBLE_FAULT_HASTE") : nullptr;
+  static std::atomic<int> ahead{0};
   const int result = real<int(clockid_t, timespec*)>("clock_gettime")(clock, time);
   if (jumps && clock == CLOCK_REALTIME) time->tv_sec -= 3600 * ++reads;
+  if (haste != nullptr && clock == CLOCK_MONOTONIC) {
+    const int error = errno;
+    if (ahead > 0 || access(haste, F_OK) == 0) ++ahead;
+    errno = error;
+    time->tv_sec += ahead;
+  }
   return result;
 }
 

@@ -11,6 +11,7 @@
 //   NIBBLE_FAULT_HELD   with HOLD: a file that is made when the call is reached; it goes on when that is removed
 //   NIBBLE_FAULT_COUNT  a file that gets the number of calls at exit
 //   NIBBLE_FAULT_CLOCK  set: the wall clock jumps back by an hour every time it is read
+//   NIBBLE_FAULT_HASTE  a file: once it is there, the steady clock of a rank is a second later every time it is read
 //   NIBBLE_FAULT_TAKEN  name of a program in which SIGUSR1 does nothing, whatever handler it asks for
 //   NIBBLE_FAULT_RAW    set: SIGTERM comes as soon as the terminal leaves all keys to the program
 //

@@ -101,15 +101,16 @@ class Ranks(program.JobTest):
 
     def test_a_rank_that_stands_still_is_named_and_the_job_ends(self):
         recipe = self.recipe_of_two(train={"save_every": 20}, **program.ENDLESS)
-        recipe.write_text(recipe.read_text().replace(f'"timeout_seconds": {10 * program.LIMIT}', '"timeout_seconds": 30'))
         for hanging in ("rank", "mpirun too"):  # which then passes on nothing
             with self.subTest(hanging=hanging):
-                job = self.training(recipe)
+                variables, haste = self.hasty()
+                job = self.training(recipe, env=variables)
                 if hanging != "rank":
                     self.to_mpirun(signal.SIGSTOP)
                 os.kill(self.ranks()[1], signal.SIGSTOP)
+                haste.touch()
                 line = self.lost(job)
-                self.assertRegex(line, r"error: rank [01] on host \S+: silent for 30 s while rank [01] waited in \"")
+                self.assertRegex(line, rf"error: rank 1 on host \S+: silent for {10 * program.LIMIT} s while rank 0 waited in \"")
                 self.assertIn("the same command continues from the last checkpoint", line)
         self.finishes_as_one(recipe)
 

@@ -52,10 +52,10 @@ class TwoHosts(program.FaultTest):
                 subprocess.run(["kill", "-9", process], check=False)
             ip("netns", "del", space)
 
-    def start(self, recipe, *overrides):
+    def start(self, recipe, *overrides, **variables):
         network = ADDRESSES["alpha"].rsplit(".", 1)[0] + ".0/24"
         env = program.environment({"OMPI_MCA_plm_rsh_agent": str(self.agent), "OMPI_MCA_btl_tcp_if_include": network,
-                                   "OMPI_MCA_oob_tcp_if_include": network, "OMPI_MCA_btl": "tcp,self"})
+                                   "OMPI_MCA_oob_tcp_if_include": network, "OMPI_MCA_btl": "tcp,self", **variables})
         hosts = ",".join(address + ":1" for address in ADDRESSES.values())
         words = [os.path.abspath(program.PROGRAM), "launch", "-n", "2", "--hosts", hosts, "--threads", "1", "--",
                  "train", str(recipe), *overrides]
@@ -84,12 +84,14 @@ class TwoHosts(program.FaultTest):
     def test_a_launch_across_hosts_trains_and_survives_a_cut_link(self):
         recipe = self.recipe(train={"accumulate": 2, "save_every": 5, "gradient_sum": "tree"},
                              adapter={"lora_dropout": 0.1}, **program.ENDLESS)
-        layout = ["parallel.replicate=2", "parallel.timeout_seconds=30"]
-        child = self.start(recipe, *layout)
+        layout = ["parallel.replicate=2", f"parallel.timeout_seconds={10 * program.LIMIT}"]
+        variables, haste = self.hasty()
+        child = self.start(recipe, *layout, **variables)
         self.wait_for_steps(12, child)
         ip("-n", self.spaces["alpha"], "link", "set", "nibble0", "down")
+        haste.touch()
         text = self.ended(child, 76)
-        self.assertRegex(text, r"error: rank [01] on host (alpha|beta): silent for 30 s while rank [01] waited in ")
+        self.assertRegex(text, rf"error: rank [01] on host (alpha|beta): silent for {10 * program.LIMIT} s while rank [01] waited in ")
         self.assertIn("the same command continues from the last checkpoint", text)
 
         self.assertTrue(self.checkpoints())
