@@ -1,5 +1,11 @@
 #include "nibble/core/ops/cpu/simd_targets.h"
 
+#include <hwy/nanobenchmark.h>
+
+// Highway's shared library measures the resolution of its clock while it is loaded: 4 ms of every start, for benchmarks
+// that nothing here runs. The loader takes this in place of its own; weak, so that a static library's own stays.
+__attribute__((weak)) uint64_t hwy::platform::TimerResolution() { return 1; }
+
 namespace nibble::ops {
 
 void cap_simd_targets() {
