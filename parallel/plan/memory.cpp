@@ -96,8 +96,11 @@ class Stages {
   StageRun run_of(const LayerRange& range, int64_t again, int64_t in_flight, bool all_layers) {
     first_ = range.begin == 0;
     last_ = range.end == job_.model.config.layers;
-    if (!alike_) return of_largest_shard(job_.model.config, {range, again, in_flight});
     const StageSizes sizes = {range.end - range.begin - again, again, in_flight};
+    if (!alike_) {
+      begin_ = range.begin;
+      return once(sizes, [&] { return of_largest_shard(job_.model.config, {range, again, in_flight}); });
+    }
     StageRun run = along(sizes, 0);
     if (all_layers) run.margin = along(sizes, 2).margin;
     return run;
@@ -115,15 +118,23 @@ class Stages {
   }
 
   const StageRun& few(const StageSizes& sizes) {
+    return once(sizes, [&] {
+      const auto& [kept, again, in_flight] = sizes;
+      DecoderConfig config = job_.model.config;
+      const int64_t below = first_ ? 0 : 1, end = below + kept + again;
+      config.layers = end + (last_ ? 0 : 1);
+      if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers), config.layer.front());
+      return of_largest_shard(config, {{below, end}, again, in_flight});
+    });
+  }
+
+  /// What `run` gives, which is called where no layout of the job has had such a stage before.
+  template <typename Run>
+  const StageRun& once(const StageSizes& sizes, const Run& run) {
     const auto key = std::pair(settings(), sizes);
     auto& runs = detail::runs_of(job_).stages;
     if (const auto found = runs.find(key); found != runs.end()) return found->second;
-    const auto& [kept, again, in_flight] = sizes;
-    DecoderConfig config = job_.model.config;
-    const int64_t below = first_ ? 0 : 1, end = below + kept + again;
-    config.layers = end + (last_ ? 0 : 1);
-    if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers), config.layer.front());
-    return runs.emplace(key, of_largest_shard(config, {{below, end}, again, in_flight})).first->second;
+    return runs.emplace(key, run()).first->second;
   }
 
   // Shards begin where tensors or blocks end: the first and the last are the most uneven. Of large ones it does not
@@ -141,7 +152,8 @@ class Stages {
   // All else that a run depends on.
   detail::PlannedRuns::Settings settings() const {
     const auto number = [](auto value) { return static_cast<int64_t>(value); };
-    return {first_,
+    return {begin_,
+            first_,
             last_,
             layout_.mesh.pipeline > 1,
             layout_.mesh.replicate,
@@ -165,7 +177,7 @@ class Stages {
 
   const PlanJob& job_;
   const PlanLayout& layout_;
-  int64_t count_;
+  int64_t count_, begin_ = 0;  // the stage's lowest layer, where layers differ
   bool alike_ = true, first_ = true, last_ = true;
 };
 

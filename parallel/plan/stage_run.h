@@ -58,7 +58,7 @@ using StageSizes = std::array<int64_t, 3>;
 
 /// What was run before, of stages by all else that a run depends on.
 struct PlannedRuns {
-  using Settings = std::array<int64_t, 20>;
+  using Settings = std::array<int64_t, 21>;
   std::map<std::pair<Settings, StageSizes>, StageRun> stages;
   std::map<int64_t, ModelWork> work;  ///< by tensor degree
 };

@@ -78,9 +78,10 @@ struct ExpertLinears::Grouped {
   bool transposed = true;
   std::vector<UpdateFactors> factors;  // empty: no adapters
 
-  ops::GroupedWeights base(bool backward) const {
+  /// Takes `weights` along.
+  ops::GroupedWeights take_base(bool backward) {
     ops::GroupedWeights result;
-    result.w = weights;
+    result.w = std::move(weights);
     result.transposed = transposed != backward;
     return result;
   }
@@ -109,9 +110,10 @@ struct ExpertLinears::Grouped {
 // Nothing where one has a form of its own: 8 bits, a bias, dropout, another rank than the others.
 std::optional<ExpertLinears::Grouped> ExpertLinears::grouped(const ExpertGroups& groups, const StepContext& step) {
   Grouped all;
+  all.weights.reserve(groups.experts.size());
   for (const size_t e : groups.experts) {
     Linear& linear = each[e];
-    const std::optional<WeightOperand> operand = operand_of(linear.weight());
+    std::optional<WeightOperand> operand = operand_of(linear.weight());
     if (!operand || linear.bias() != nullptr) return std::nullopt;
     if (!all.weights.empty() && operand->transposed != all.transposed) return std::nullopt;
     const Adapter* adapter = step.adapters_enabled ? linear.adapter() : nullptr;
@@ -119,7 +121,7 @@ std::optional<ExpertLinears::Grouped> ExpertLinears::grouped(const ExpertGroups&
       return std::nullopt;
     }
     all.transposed = operand->transposed;
-    all.weights.push_back(operand->w);
+    all.weights.push_back(std::move(operand->w));
     if (adapter == nullptr) continue;
     const auto* factored = dynamic_cast<const FactoredAdapter*>(adapter);
     if (!factored) return std::nullopt;
@@ -150,8 +152,8 @@ void ExpertLinears::multiply(const ExpertRows& x, const ExpertGroups& groups, op
 
 void ExpertLinears::forward(const ExpertRows& x, const ExpertGroups& groups, ExpertRows y, const StepContext& step,
                             ExpertLinearsSaved* saved, const Biases* biases) {
-  if (const std::optional<Grouped> all = grouped(groups, step)) {
-    ops::GroupedWeights weights = all->base(false);
+  if (std::optional<Grouped> all = grouped(groups, step)) {
+    ops::GroupedWeights weights = all->take_base(false);
     if (!all->factors.empty()) {
       weights.left = all->multiply_inner(x, true, groups, step);
       weights.right = all->factor(false);
@@ -202,9 +204,9 @@ void ExpertLinears::forward_save_only(const ExpertRows& x, const ExpertGroups& g
 void ExpertLinears::backward(const ExpertRows& dy, const ExpertRows& x, const ExpertGroups& groups,
                              const StepContext& step, ExpertLinearsSaved&& saved, const ExpertRows* dx,
                              bool accumulate) {
-  const std::optional<Grouped> all = grouped(groups, step);
+  std::optional<Grouped> all = grouped(groups, step);
   if (!all) return backward_one_by_one(dy, x, groups, step, saved, dx, accumulate);
-  ops::GroupedWeights weights = all->base(true);
+  ops::GroupedWeights weights = all->take_base(true);
   Tensor dinner;
   if (!all->factors.empty()) dinner = all->multiply_inner(dy, false, groups, step);
   if (has_trainable()) accumulate_gradients(dy, x, saved.inner, dinner, *all, groups, step);
