@@ -22,28 +22,20 @@
 #include <utility>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/base/seconds_now.h"
 #include "nibble/core/formatting/joined.h"
 #include "nibble/parallel/comm/first_here.h"
+#include "nibble/parallel/comm/group_members.h"
 
 namespace nibble {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kChunk = size_t{256} << 20;  // counts beyond 2^30 are not safe in every MPI
 constexpr int kMessageTag = 1;                // of send and receive; collectives use the tags above
 constexpr int kTags = 32000;                  // MPI guarantees 32767
 constexpr int kLivenessQuery = 1, kLivenessReply = 2;
 constexpr size_t kNameBytes = 64;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-std::string host_name() {
-  char name[kNameBytes] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 class Progress;
 
@@ -57,7 +49,7 @@ struct Job {
   std::vector<std::string> hosts;
   std::optional<FirstHere> first_here;
   std::string current = "start";  // operation this rank is in
-  Clock::time_point last_poll = Clock::now();
+  double last_poll = seconds_now();
   std::mutex mpi;             // MPI is called by one thread at a time
   std::exception_ptr broken;  // what the liveness check found: nobody waits once more
 
@@ -87,8 +79,8 @@ struct Job {
   }
 
   void poll() {
-    if (seconds_since(last_poll) < 0.02) return;
-    last_poll = Clock::now();
+    if (seconds_now() - last_poll < 0.02) return;
+    last_poll = seconds_now();
     answer_liveness_queries();
   }
 
@@ -105,9 +97,9 @@ CommError Job::check_liveness(double waited) {
     post(r, kLivenessQuery);
   }
   std::string seen;
-  const auto start = Clock::now();
+  const double start = seconds_now();
   const double grace = std::clamp(waited / 2, 1.0, 5.0);
-  while (!silent.empty() && seconds_since(start) < grace) {
+  while (!silent.empty() && seconds_now() - start < grace) {
     answer_liveness_queries();
     int waiting = 0;
     MPI_Status status;
@@ -220,7 +212,7 @@ struct Messages {
 
 // Polls; gives the core away when nothing comes, because ranks may share it.
 void wait_for(Messages& messages, Job& job, const std::string& operation, double seconds) {
-  const auto start = Clock::now();
+  const double start = seconds_now();
   std::unique_lock lock(job.mpi);
   job.current = operation;
   for (int round = 0; !messages.done(); ++round) {
@@ -229,7 +221,7 @@ void wait_for(Messages& messages, Job& job, const std::string& operation, double
     lock.lock();
     if (round < 100) continue;
     job.poll();
-    if (!job.broken && seconds_since(start) > seconds) {
+    if (!job.broken && seconds_now() - start > seconds) {
       job.broken = std::make_exception_ptr(job.check_liveness(seconds));
     }
     if (job.broken) std::rethrow_exception(job.broken);
@@ -388,10 +380,19 @@ class MpiComm final : public Communicator {
     forget_sent();
   }
 
+  // MPI_Comm_split takes a core until the last rank is there and waits for ever for a lost one. Here the ranks wait as
+  // in every operation; then the members of a group, all of them there, make it, and a rank alone needs nobody.
   std::unique_ptr<Communicator> do_split(int color, int key) override {
+    const std::vector<int> members = group_members(*this, color, key);
+    if (members.size() == 1) return std::make_unique<SelfComm>();
     const std::lock_guard lock(job_->mpi);
+    MPI_Group all, group;
     MPI_Comm part;
-    MPI_Comm_split(comm_, color, key, &part);
+    MPI_Comm_group(comm_, &all);
+    MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &group);
+    MPI_Comm_create_group(comm_, group, kMessageTag, &part);
+    MPI_Group_free(&group);
+    MPI_Group_free(&all);
     return std::make_unique<MpiComm>(job_, part);
   }
 
@@ -424,8 +425,8 @@ MpiSession::MpiSession() : impl_(std::make_unique<Impl>()) {
   MPI_Comm_dup(MPI_COMM_WORLD, &job.control);
   MPI_Comm_rank(job.control, &job.rank);
   MPI_Comm_size(job.control, &job.size);
-  std::string mine = host_name();
-  mine.resize(kNameBytes);
+  std::string mine(kNameBytes, '\0');
+  gethostname(mine.data(), kNameBytes - 1);
   std::string all(kNameBytes * static_cast<size_t>(job.size), '\0');
   MPI_Allgather(mine.data(), kNameBytes, MPI_CHAR, all.data(), kNameBytes, MPI_CHAR, job.control);
   for (int r = 0; r < job.size; ++r) job.hosts.emplace_back(all.c_str() + kNameBytes * static_cast<size_t>(r));

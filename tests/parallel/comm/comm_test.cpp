@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 
 #include "nibble/core/comm/same_everywhere.h"
 #include "nibble/parallel/comm/mpi_comm.h"
@@ -110,19 +111,27 @@ TEST(OnEveryRank, DISABLED_Conforms) {
   session.finish();
 }
 
-TEST(OnEveryRank, DISABLED_StopsOneRank) {
+void stop_one_rank(const std::function<void(Communicator&)>& wait_for_it) {
   MpiSession session;
   Communicator& comm = session.world();
   comm.barrier("together");
   comm.settings().timeout_seconds = 1.5;
   if (comm.rank() == 1) raise(SIGSTOP);
   try {
-    comm.barrier("gradients");
+    wait_for_it(comm);
   } catch (const CommError& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     kill(getpid(), 0);
     session.abort(error.exit_code(), [] {});
   }
+}
+
+TEST(OnEveryRank, DISABLED_StopsBeforeABarrier) {
+  stop_one_rank([](Communicator& comm) { comm.barrier("gradients"); });
+}
+
+TEST(OnEveryRank, DISABLED_StopsBeforeASplit) {
+  stop_one_rank([](Communicator& comm) { comm.split(0, comm.rank()); });
 }
 
 TEST(OnEveryRank, DISABLED_FailsAlike) {
@@ -148,14 +157,20 @@ TEST_P(MpiRanks, FailingAlikeSaySoOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, MpiRanks, testing::Values(2, 3, 4));
 
-TEST(MpiComm, AStoppedRankIsNamedWithItsHostAndTheJobEndsWithSeventySix) {
-  const test::CommandOutput output = on_ranks(3, "StopsOneRank");
+void expect_rank_1_named(const std::string& test, const std::string& operation) {
+  const test::CommandOutput output = on_ranks(3, test);
   EXPECT_EQ(output.code, 76) << output.text;
   EXPECT_NE(output.text.find("error: rank 1 on host "), std::string::npos) << output.text;
-  EXPECT_NE(output.text.find("\"gradients\""), std::string::npos) << output.text;
+  EXPECT_NE(output.text.find('"' + operation + '"'), std::string::npos) << output.text;
   EXPECT_EQ(output.text.find("error: rank 0"), std::string::npos) << output.text;
   EXPECT_EQ(output.text.find("error: rank 2"), std::string::npos) << output.text;
 }
+
+TEST(MpiComm, AStoppedRankIsNamedWithItsHostAndTheJobEndsWithSeventySix) {
+  expect_rank_1_named("StopsBeforeABarrier", "gradients");
+}
+
+TEST(MpiComm, ARankThatComesToNoSplitIsNamed) { expect_rank_1_named("StopsBeforeASplit", "split"); }
 
 TEST(MpiComm, WithoutALauncherThereIsOneRank) { EXPECT_EQ(launched_ranks(), 1); }
 
