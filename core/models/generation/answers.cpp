@@ -29,9 +29,12 @@ class Sampling {
         slots_(slots_of(prompts, options)),
         stores_(std::min(prompts.size(), slots_.size())),
         cache_(decoder.make_cache(step, static_cast<int64_t>(slots_.size() + stores_.size() + kMinDocuments))) {
+    ops::AttentionSpan longest{};  // which may come later, and would double what there is
     for (size_t p = 0; p < prompts.size(); ++p) {
       for (const int64_t sequence : prompts[p].sequences) waiting_.push_back({p, sequence});
+      longest.q_end = std::max(longest.q_end, std::ssize(prompts[p].ids));
     }
+    cache_.prepare({&longest, 1}, {});
   }
 
   /// A pass over all that goes on; false when there is nothing left.

@@ -9,7 +9,7 @@ namespace nibble {
 
 void SlabCache::grow(int64_t length) {
   if (length < capacity_) return;  // one row stays free: between what is shared and a slab there always is a hole
-  const int64_t before = std::exchange(capacity_, std::max<int64_t>({length + 1, 2 * capacity_, 64}));
+  const int64_t before = std::exchange(capacity_, std::max<int64_t>({length + 1, expected_ + 1, 2 * capacity_, 64}));
   const auto count = std::ssize(sequences_);
   for (size_t i = 0; i < rows.size(); ++i) {
     Tensor larger = Tensor::empty(pool_, {count * capacity_, columns_[i]}, dtype_, "key/value cache");

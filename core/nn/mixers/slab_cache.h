@@ -1,6 +1,7 @@
 #pragma once
 // Rows that a mixer keeps of every token of sequences that are being generated: keys and values, or latents.
 
+#include <algorithm>
 #include <vector>
 
 #include "nibble/core/nn/mixers/mixer.h"
@@ -21,8 +22,10 @@ class SlabCache : public MixerCache {
         shares_(shares),
         sequences_(static_cast<size_t>(count)) {}
 
-  /// Room is made by spans, which knows how many rows are a sequence's own.
-  void reserve(int64_t) override {}
+  /// Of the first rows. Room for later ones is made by spans, which knows how many are a sequence's own.
+  void reserve(int64_t length) override {
+    if (capacity_ == 0) expected_ = std::max(expected_, length);
+  }
   void copy(int64_t from, int64_t to, int64_t length) override;
   void forget(int64_t sequence) override;
   /// What the spans' queries see once their tokens are in, and room for these.
@@ -45,7 +48,7 @@ class SlabCache : public MixerCache {
   DType dtype_;
   MemoryPool& pool_;
   bool shares_;
-  int64_t capacity_ = 0;
+  int64_t expected_ = 0, capacity_ = 0;
   std::vector<Sequence> sequences_;
 };
 

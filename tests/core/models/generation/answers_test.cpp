@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
@@ -141,6 +142,27 @@ TEST_P(Answers, StopWhereTheyAreToldTo) {
     EXPECT_FALSE(answer.truncated);
   }
   EXPECT_TRUE(sample(kPrompts, warm(), 0).empty());
+}
+
+TEST(AnswersMemory, IsThatOfTheLongestPromptWhereverItStands) {
+  nlohmann::json config = nlohmann::json::parse(kLlama);
+  config["max_position_embeddings"] = 256;
+  const auto peak = [&](size_t of_others) {
+    Rank rank;
+    Decoder decoder = random_decoder(parse_decoder_config(config.dump(), "test"), 3, rank.context());
+    rank.context().pool.reset_peak();
+    std::vector<AnsweredPrompt> prompts;
+    for (int64_t p = 0; p < 8; ++p) prompts.push_back({std::vector<int32_t>(p < 7 ? of_others : 100, 3), {p}});
+    AnswerOptions options = warm();
+    options.max_new_tokens = 2;
+    options.prompt_tokens = 128;
+    const StepContext step = rank.step();
+    const NextLogits next = [&](const Batch& batch, KvCache& cache) { return decoder.next_logits(batch, step, cache); };
+    sample_answers(
+        decoder, next, prompts, options, step, [](const Answer&) {}, [] { return true; });
+    return rank.context().pool.peak();
+  };
+  EXPECT_LE(peak(70), peak(100));
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Answers, ::testing::Values(kLlama, kHybrid, kLatent));
