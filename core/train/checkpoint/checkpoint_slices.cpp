@@ -167,24 +167,28 @@ void read_slices(const std::vector<std::filesystem::path>& files, const std::str
   for (const std::filesystem::path& file : files) add_slices(file, found);
   const std::string place = files.empty() ? what : files.front().string();
   std::set<std::string> known;
+  const auto refuse = [&](const std::string& name, const std::string& reason) {
+    throw InputError(place, "the " + what + " " + name + " " + reason,
+                     "it is of another model, adapter or objective: choose another output.dir, or start afresh, which "
+                     "deletes the run there, with output.resume=never output.force=true");
+  };
   for (const CheckpointSlice& slice : wanted) {
     known.insert(slice.name);
     const auto sources = found.find(slice.name);
-    if (sources == found.end()) throw InputError(place, "the " + what + " " + slice.name + " is missing");
+    if (sources == found.end()) refuse(slice.name, "is missing");
     if (sources->second.front().global_shape != slice.global_shape) {
-      throw InputError(place, "the " + what + " " + slice.name + " has shape " +
-                                  to_string(sources->second.front().global_shape) + ", the model's has " +
-                                  to_string(slice.global_shape));
+      refuse(slice.name, "has shape " + to_string(sources->second.front().global_shape) + ", the model's has " +
+                             to_string(slice.global_shape));
     }
     if (sources->second.front().value.dtype() != slice.value.dtype()) {
-      throw InputError(place, "the " + what + " " + slice.name + " has another dtype than the run's");
+      refuse(slice.name, "has another dtype than the run's");
     }
     int64_t filled = 0;
     for (const CheckpointSlice& source : sources->second) filled += copy_overlap(source, slice);
     if (filled != slice.value.numel()) throw InputError(place, "the " + what + " " + slice.name + " is incomplete");
   }
   for (const auto& [name, slices] : found) {
-    if (!known.contains(name)) throw InputError(place, "the " + what + " " + name + " is not in the model");
+    if (!known.contains(name)) refuse(name, "is not in the model");
   }
 }
 

@@ -179,6 +179,13 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
   if (std::ranges::any_of(names, changes_tokens)) names.erase("data.fingerprint");
   const auto differs = [&](const char* name) { return value_of(state.settings, name) != value_of(settings, name); };
   if (names.contains("data.fingerprint") && differs("data.fingerprint")) names.erase("data.records");
+  const bool other_objective = differs("objective.type");  // which has other keys
+  if (other_objective) {
+    std::erase_if(names, [](const std::string& name) {
+      const bool of_objective = name.starts_with("objective.") && name != "objective.type";
+      return of_objective || name.starts_with("rollout.") || name == "rewards";
+    });
+  }
   std::string differences;
   for (const std::string& name : names) {
     const std::string before = value_of(state.settings, name), now = value_of(settings, name);
@@ -191,7 +198,9 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
   const std::string reason = "differs from the run that began here: " + differences;
   if (!options.force) {
     refuse(options.dir, reason,
-           std::string("put them back, or choose another output.dir; to continue with the new ones: ") + kForce +
+           std::string("put them back, or choose another output.dir") +
+               (other_objective ? " (adapter.path or model.path takes over what the run here trained)" : "") +
+               "; to continue with the new ones: " + kForce +
                "; to start afresh, which deletes the run here: output.resume=never " + kForce);
   }
   observer.message(options.dir.string() + ": " + reason + "; continuing as output.force asks");

@@ -27,5 +27,23 @@ TEST(ChangedSettings, DataAreNamedByKeyAndFile) {
   EXPECT_EQ(refusal("\"2-2\"", "\"1\""), begin + "rollout.file \"r.jsonl\" has other content");
 }
 
+// Whose other keys follow from it.
+TEST(ChangedSettings, AnotherObjectiveIsNamedAloneWithWhatToDo) {
+  TrainingState before;
+  before.settings = {{"objective.type", "\"dpo\""}, {"objective.beta", "0.1"}, {"adapter.r", "4"}};
+  RunOptions options;
+  options.dir = "out";
+  options.settings = {{"objective.type", "\"grpo\""},
+                      {"objective.epsilon", "0.2"},
+                      {"rollout.top_k", "0"},
+                      {"rewards", "[]"},
+                      {"adapter.r", "8"}};
+  EXPECT_EQ(test::error_of<UsageError>([&] { detail::compare_settings(options, before, Observer()); }),
+            "out: differs from the run that began here: adapter.r was 4 and is 8, objective.type was \"dpo\" and is "
+            "\"grpo\"; put them back, or choose another output.dir (adapter.path or model.path takes over what the run "
+            "here trained); to continue with the new ones: output.force=true; to start afresh, which deletes the run "
+            "here: output.resume=never output.force=true");
+}
+
 }  // namespace
 }  // namespace nibble
