@@ -131,7 +131,7 @@ void print_summary(const DryRun& found, bool trains) {
     print("dropped because no token is trained: " + count_text(report.dropped_untrained, "sample"));
   }
   if (report.empty_answers > 0) {
-    print("empty answers, of which the end alone is trained: " + count_text(report.empty_answers, "record"));
+    print("empty answers or texts, of which the end alone is trained: " + count_text(report.empty_answers, "record"));
   }
   print(count_text(found.total_steps, "step") + "; the first has " + count_text(found.first_step.tokens, "token") +
         (trains ? ", " + grouped_text(found.first_step.label_tokens) + " of them trained" : ""));

@@ -39,7 +39,7 @@ void check_dropped(const DatasetReport& counts, const DataOptions& options) {
   throw InputError(counts.files.front().path,
                    grouped_text(lost) + " of " + count_text(of, "record") + (lost == 1 ? " is" : " are") + " dropped" +
                        (empty > 0 ? " or empty" : "") + (equal > 0 ? " or equal" : "") + " (" +
-                       (empty > 0 ? grouped_text(empty) + " train the end alone of an empty answer, " : "") +
+                       (empty > 0 ? grouped_text(empty) + " train the end alone of an empty answer or text, " : "") +
                        (equal > 0 ? grouped_text(equal) + " with the same answer as chosen and as rejected, " : "") +
                        grouped_text(counts.dropped_untrained) + " without a trained token, " +
                        grouped_text(counts.dropped_long) + " too long), a larger share than data.max_dropped (" +
@@ -334,7 +334,7 @@ Dataset DatasetBuilder::finish() {
   if (counts.empty_answers > 0) {
     counts.warnings.push_back(grouped_text(counts.empty_answers) + " of " + count_text(counts.records, "record") +
                               (counts.empty_answers == 1 ? " has" : " have") +
-                              " an empty answer: nothing but its end is trained");
+                              " an empty answer or text: nothing but its end is trained");
   }
   if (counts.bad_records > 0) {
     counts.warnings.push_back(count_text(counts.bad_records, "bad record was", "bad records were") +

@@ -124,7 +124,7 @@ TEST(AroundARun, ADataSetOfEmptyAnswersIsRefusedBeforeItIsTrained) {
   const CommandOutput ruined = validated(1990);
   EXPECT_EQ(ruined.code, 3) << ruined.text;
   EXPECT_NE(ruined.text.find("d.jsonl: 1,990 of 2,000 records are dropped or empty (1,990 train the end alone of an "
-                             "empty answer, "),
+                             "empty answer or text, "),
             std::string::npos)
       << ruined.text;
   const CommandOutput shown =

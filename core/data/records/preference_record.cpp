@@ -297,10 +297,13 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
       conversation.messages.push_back({"user", record.text("text"), "", "", true});
     }
     rendered.hidden_parts = take_hidden_parts(record, options, encoder, conversation);
+    rendered.empty_answer =
+        std::ranges::all_of(conversation.messages, [](const ChatMessage& message) { return is_blank(message); });
     rendered.text = render_messages(record, std::move(conversation), false, encoder);
     rendered.trained = {{0, rendered.text.size()}};
   } else {
     rendered = render_pair({}, {record.text("text"), {}, false});
+    rendered.empty_answer = is_blank(rendered.text);
   }
   const Json* label = record.find("label");
   if (label == nullptr) record.fail("has no \"label\"", "give a number, or a list of numbers");

@@ -139,16 +139,17 @@ TEST(Dataset, IsRefusedWhereMostAnswersAreEmpty) {
     lines += R"({"prompt": "p", "completion": ")" + std::string(empty) + "\"}\n";
   const std::string path = files.write("a.jsonl", lines);
   DataOptions options;
-  EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
-              HasSubstr("a.jsonl: 4 of 7 records are dropped or empty (4 train the end alone of an empty answer, 0 "
-                        "without a trained token, 0 too long), a larger share than data.max_dropped (0.5); check "
-                        "data.fields, data.format"));
+  EXPECT_THAT(
+      error_of<InputError>([&] { load(path, options); }),
+      HasSubstr("a.jsonl: 4 of 7 records are dropped or empty (4 train the end alone of an empty answer or text, 0 "
+                "without a trained token, 0 too long), a larger share than data.max_dropped (0.5); check "
+                "data.fields, data.format"));
   options.max_dropped = 0.6;
   const Dataset kept = load(path, options);
   EXPECT_EQ(kept.size(), 7);
   EXPECT_EQ(kept.report().empty_answers, 4);
   EXPECT_THAT(kept.report().warnings,
-              ElementsAre("4 of 7 records have an empty answer: nothing but its end is trained"));
+              ElementsAre("4 of 7 records have an empty answer or text: nothing but its end is trained"));
   options.train_on_prompt = true;
   EXPECT_EQ(load(path, options).report().empty_answers, 0);
 }
@@ -161,11 +162,14 @@ TEST(Dataset, AnEmptyAnswerIsOneInEveryFormat) {
     options.max_dropped = 1;
     if (name == "preference") options.format = DataFormat::preference;
     if (name == "unpaired") options.format = DataFormat::unpaired;
+    if (name == "labeled") options.format = DataFormat::labeled;
     return load(files.write(name + ".jsonl", line), options).report().empty_answers;
   };
   EXPECT_EQ(empty("alpaca", R"({"instruction": "a", "output": ""})"), 1);
   EXPECT_EQ(empty("question", R"({"question": "a", "answer": ""})"), 1);
   EXPECT_EQ(empty("text", R"({"text": " "})"), 1);
+  EXPECT_EQ(empty("labeled", R"({"text": " ", "label": 1})"), 1);
+  EXPECT_EQ(empty("labeled", R"({"text": "a", "label": 1})"), 0);
   EXPECT_EQ(empty("chat", R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),
             1);
   EXPECT_EQ(empty("one of two", R"({"messages": [{"role": "assistant", "content": ""},

@@ -455,8 +455,9 @@ TEST(PreferenceData, OfMostlyEqualAnswersIsRefused) {
                                                       R"({"prompt": "p", "chosen": "a", "rejected": "b"})");
   EXPECT_THAT(
       error_of<InputError>([&] { load(path, options); }),
-      HasSubstr("2 of 3 records are dropped or empty or equal (1 train the end alone of an empty answer, 1 with "
-                "the same answer as chosen and as rejected, 0 without a trained token, 0 too long)"));
+      HasSubstr(
+          "2 of 3 records are dropped or empty or equal (1 train the end alone of an empty answer or text, 1 with "
+          "the same answer as chosen and as rejected, 0 without a trained token, 0 too long)"));
   options.max_dropped = 0.7;
   EXPECT_EQ(load(path, options).report().pairs, 3);
 }
