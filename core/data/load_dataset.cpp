@@ -117,7 +117,13 @@ class DatasetBuilder {
 };
 
 DataFormat DatasetBuilder::find_format(const RecordReader& reader, const std::vector<RawRecord>& chunk) const {
-  if (reader.is_text()) return DataFormat::text;
+  if (reader.is_text()) {
+    constexpr DataFormat kOfRecords[] = {DataFormat::preference, DataFormat::unpaired, DataFormat::labeled,
+                                         DataFormat::prompts, DataFormat::rollouts};
+    if (std::ranges::count(kOfRecords, options_.format) == 0) return DataFormat::text;
+    throw InputError(reader.path(), "is a document, not a list of records",
+                     "give records of the format " + std::string(data_format_name(options_.format)) + ", as .jsonl");
+  }
   if (options_.format != DataFormat::automatic) return options_.format;
   std::optional<InputError> first;
   for (const RawRecord& record : chunk) {

@@ -154,6 +154,19 @@ TEST(Dataset, IsRefusedWhereMostAnswersAreEmpty) {
   EXPECT_EQ(load(path, options).report().empty_answers, 0);
 }
 
+TEST(Dataset, ADocumentIsNoRecordOfWhatIsCompared) {
+  Files files;
+  const std::string path = files.write("a.txt", "some words");
+  for (const DataFormat format :
+       {DataFormat::preference, DataFormat::unpaired, DataFormat::labeled, DataFormat::prompts, DataFormat::rollouts}) {
+    DataOptions options;
+    options.format = format;
+    EXPECT_THAT(error_of<InputError>([&] { load(path, options); }),
+                HasSubstr("a.txt: is a document, not a list of records; give records of the format " +
+                          std::string(data_format_name(format)) + ", as .jsonl"));
+  }
+}
+
 TEST(Dataset, AnEmptyAnswerIsOneInEveryFormat) {
   Files files;
   const auto empty = [&](const std::string& name, std::string line) {
