@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "nibble/core/base/error.h"
@@ -76,11 +77,15 @@ void ChildProcess::look(int options) {
 }
 
 bool is_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0;
+  const auto runs = [](const std::string& file) {
+    std::error_code error;
+    return access(file.c_str(), X_OK) == 0 && std::filesystem::is_regular_file(file, error);
+  };
+  if (name.find('/') != std::string::npos) return runs(name);
   const char* path = std::getenv("PATH");
   std::istringstream directories(path ? path : "/bin:/usr/bin");
   for (std::string directory; std::getline(directories, directory, ':');) {
-    if (access((directory + "/" + name).c_str(), X_OK) == 0) return true;
+    if (runs(directory + "/" + name)) return true;
   }
   return false;
 }

@@ -19,5 +19,11 @@ TEST(ChildProcess, IsWaitedForWhereNobodyKeepsHowItEnded) {
   signal(SIGCHLD, before);
 }
 
+TEST(ChildProcess, StartsNoDirectory) {
+  EXPECT_TRUE(is_program("sh"));
+  EXPECT_TRUE(is_program("/bin/sh"));
+  EXPECT_FALSE(is_program("/bin"));
+}
+
 }  // namespace
 }  // namespace nibble
