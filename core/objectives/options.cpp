@@ -158,6 +158,10 @@ void check_objective_options(const ObjectiveOptions& options) {
   } else if (options.type != ObjectiveType::distillation && options.beta <= 0) {
     throw UsageError("must be above 0", "leave it out", "objective.beta");
   }
+  if (options.desirable_weight == 0 && options.undesirable_weight == 0) {
+    throw UsageError("with undesirable_weight 0 as well nothing is trained", "set one of them above 0",
+                     "objective.desirable_weight");
+  }
   const auto has = [&](const char* name) { return std::ranges::count(options.loss_type, name) > 0; };
   if (has("exo_pair") && options.label_smoothing <= 0) {
     throw UsageError("must be above 0 for exo_pair", "set it to 1e-3", "objective.label_smoothing");

@@ -28,8 +28,8 @@ struct RewardKey {
 RewardKey text_key(std::string name, std::vector<Type> types, bool needed, std::string RewardRecipe::*at) {
   return {std::move(name), std::move(types), needed,
           [at](RewardRecipe& reward, const Json& value, const std::string& place) {
-            if (!value.is_string() || value.get<std::string>().empty()) refuse_value(place, "a string", value);
-            reward.*at = value.get<std::string>();
+            reward.*at = read_text(value, place, "a string");
+            if ((reward.*at).empty()) refuse_value(place, "a string", value);
           },
           [at](const RewardRecipe& reward) { return Json(reward.*at); }};
 }
@@ -124,7 +124,7 @@ RewardRecipe read_reward(const Json& entry, const std::string& place) {
     try {
       regular_expression(reward.pattern, place + ".pattern \"" + reward.pattern + "\"");
     } catch (const InputError& error) {
-      throw UsageError(error.what(), "");
+      throw UsageError(error.what(), "correct it, or take another reward");
     }
   }
   if (reward.soft_punish_cache > reward.max_completion_len) {

@@ -95,12 +95,11 @@ std::string read_text(const Json& value, const std::string& place, const std::st
 }
 
 std::vector<std::string> read_texts(const Json& value, const std::string& place, const std::string& values) {
-  if (value.is_string()) return {value.get<std::string>()};
+  if (value.is_string()) return {read_text(value, place, values)};
   if (!value.is_array()) refuse_value(place, values, value);
   std::vector<std::string> texts;
   for (const Json& item : value) {
-    if (!item.is_string()) refuse_value(place, values, value);
-    texts.push_back(item.get<std::string>());
+    texts.push_back(read_text(item, place, values));
   }
   return texts;
 }

@@ -8,6 +8,7 @@ namespace nibble {
 namespace {
 
 using test::error_of;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -84,6 +85,10 @@ TEST(ObjectiveRecipe, RefusesWhatHasNoMeaning) {
   const std::string several = R"("type": "dpo", "loss_type": ["sigmoid", "sft"], "loss_weights": )";
   EXPECT_THAT(refused(several + "[-1, 1]"), HasSubstr("objective.loss_weights: must be a list of numbers from 0"));
   EXPECT_THAT(refused(several + "[0, 0]"), HasSubstr("with all at 0 nothing is trained"));
+  EXPECT_THAT(refused(R"("type": "dpo", "loss_type": ["sigmoid\u0000"])"), HasSubstr("must be a list of strings, not"));
+  EXPECT_THAT(refused(R"("type": "kto", "desirable_weight": 0, "undesirable_weight": 0)"),
+              HasSubstr("objective.desirable_weight: with undesirable_weight 0 as well nothing is trained; set one"));
+  EXPECT_EQ(parse(recipe_of(R"("type": "kto", "desirable_weight": 0)")).objective.undesirable_weight, 1);
   EXPECT_THAT(refused(R"("type": "dpo", "beta": 0)"), HasSubstr("objective.beta: must be above 0"));
   EXPECT_THAT(refused(R"("type": "reward", "num_labels": 2)"), HasSubstr("objective.num_labels: has no meaning"));
   EXPECT_THAT(refused(R"("type": "classification")", R"("data": {"train": "P", "format": "chat"})"),
@@ -188,7 +193,9 @@ TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
               HasSubstr("did you mean pattern?"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex"})"), HasSubstr("rewards[0].pattern: is missing"));
   EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "regex", "pattern": "(a"})"),
-              HasSubstr("rewards[0].pattern \"(a\": is no regular expression"));
+              AllOf(HasSubstr("rewards[0].pattern \"(a\": is no regular expression"), HasSubstr("; correct it, or")));
+  EXPECT_THAT(refused(R"("completions": 2)", R"({"type": "exact", "column": "a\u0000"})"),
+              HasSubstr("rewards[0].column: must be a string, not \"a\\u0000\""));
   EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "pack": true)"), HasSubstr("data.pack"));
   EXPECT_THAT(refused(R"("completions": 2)", number, R"(, "max_length": 256)"), HasSubstr("leaves no room"));
   const std::string shown =
