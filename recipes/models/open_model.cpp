@@ -108,8 +108,14 @@ const Recipe& with_all_directories(const Recipe& recipe) {
   }
   for (const auto& [key, path] : named) {
     std::error_code error;
-    if (path.empty() || std::filesystem::exists(path, error) || error) continue;  // whoever opens it tells that
-    throw IoError(key + ": " + shown_path(path).string(), "no such directory", missing_path_remedy(path, ""));
+    const std::filesystem::file_status status = std::filesystem::status(path, error);
+    if (path.empty() || is_directory(status)) continue;
+    const std::string place = key + ": " + shown_path(path).string();
+    if (status.type() == std::filesystem::file_type::not_found) {
+      throw IoError(place, "no such directory", missing_path_remedy(path, ""));
+    }
+    if (error) throw IoError(place, error.message(), "check the path and its device");
+    throw InputError(place, "is a file", "give the directory that it is in");
   }
   return recipe;
 }

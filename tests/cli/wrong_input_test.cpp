@@ -125,6 +125,16 @@ TEST_F(WrongRecipe, AdaptersThatAreNotThereAreNamedByTheirKeys) {
          {"error: objective.reference: gone/base: no such directory"});
 }
 
+TEST_F(WrongRecipe, FilesAndNamesThatCannotBeWhereDirectoriesAreAskedForAreNamedByTheirKeys) {
+  const std::string model = "model.path=" + directory_.path().string(), file = (directory_ / "file").string();
+  test::write_bytes(file, "x");
+  const std::string ppo = with(R"(, "adapter": {}, "objective": {"type": "ppo", "reward_model": "r"})");
+  expect(of(ppo, model + " objective.value_model=" + file), 3,
+         {"error: objective.value_model: " + file + ": is a file; give the directory that it is in"});
+  expect(of(ppo, model + " objective.value_adapter=" + std::string(300, 'a')), 4,
+         {"error: objective.value_adapter: aaa", "aaa: File name too long; check the path"});
+}
+
 TEST_F(WrongRecipe, ModelOfTheHubOrWithAShellsSigns) {
   expect(of(with(""), "model.path=meta-llama/Llama-3.2-1B"), 4, {"hf download meta-llama/Llama-3.2-1B"});
   expect(of(with(""), "'model.path=~/models/x'"), 4, {"~/models/x: no such directory; write the path out"});
