@@ -52,9 +52,14 @@ void warn_of_few_steps(const Recipe& recipe, int64_t steps, const Observer& obse
                      " warm-up, the first of them at a learning rate of 0; lower optimizer.warmup_ratio or "
                      "optimizer.warmup_steps, or train longer");
   } else if (!recipe.train.steps && steps < kFew) {
-    const std::string of = std::to_string(recipe.train.accumulate) + " sequences; lower train.accumulate or";
+    const int64_t microbatches = recipe.train.accumulate;
+    const bool pairs = is_pairwise(recipe.objective.type) && !recipe.data.pack;
+    const std::string of =
+        std::to_string(recipe.train.microbatch_size * microbatches) + (recipe.has_rollouts() ? " answers; "
+                                                                       : pairs               ? " pairs; "
+                                                                                             : " sequences; ");
     observer.message("warning: the run has only " + count_text(steps, "step") +
-                     (recipe.train.accumulate > 1 ? " of " + of : ";") +
+                     (microbatches > 1 ? " of " + of + "lower train.accumulate or" : ";") +
                      " raise train.epochs to learn more from these data");
   }
 }

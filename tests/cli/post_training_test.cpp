@@ -56,6 +56,18 @@ TEST_F(PostTraining, PromptsHaveAMeanRewardAndNoTrainedShare) {
                                  ContainsRegex("step 1/1  loss [^a-z]*  reward [0-9.]+  lr ")));
 }
 
+TEST_F(PostTraining, FewStepsAreSaidInWhatAStepHas) {
+  write_pairs();
+  const auto warning = [&](const std::string& objective, const std::string& more) {
+    return train(objective, "data: {train: d.jsonl, max_length: 64}\n" + more, "validate",
+                 "train.steps=null train.epochs=3 train.accumulate=2")
+        .text;
+  };
+  EXPECT_THAT(warning("dpo", ""), HasSubstr("warning: the run has only 3 steps of 4 pairs; lower train.accumulate or"));
+  EXPECT_THAT(warning("grpo", "rollout: {completions: 4, max_new_tokens: 4}\nrewards: [{type: regex, pattern: e}]\n"),
+              HasSubstr("warning: the run has only 6 steps of 4 answers; lower train.accumulate or"));
+}
+
 TEST_F(PostTraining, AnswersBeyondTheModelsPositionsAreWarnedOf) {
   const std::filesystem::path file = snapshot("models--me--small") / "config.json";
   nlohmann::json config = nlohmann::json::parse(test::read_bytes(file));
