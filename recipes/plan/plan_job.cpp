@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "nibble/adapters/attach.h"
@@ -281,8 +282,8 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   if (is_pairwise(recipe.objective.type)) job.tokens = 2 * recipe.train.microbatch_size * job.document_length;
   job.accumulate = recipe.train.accumulate;
   const Interval& saves = recipe.train.save_every;  // by time: a run is taken to last longer
-  job.saves_midway =
-      saves.seconds > 0 || (saves.steps > 0 && saves.steps < recipe.train.steps.value_or(saves.steps + 1));
+  const int64_t steps = recipe.train.steps.value_or(std::numeric_limits<int64_t>::max());
+  job.saves_midway = steps > 1 && (saves.seconds > 0 || (saves.steps > 0 && saves.steps < steps));
   if (look) {
     const int64_t read = data_bytes(recipe, data), encoding = std::min(kEncodingBytes, kEncodingOfData * read);
     job.program_bytes = tokenizer_bytes(recipe, tokens) + read;

@@ -238,18 +238,23 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   total_steps_ =
       recipe.train.steps ? *recipe.train.steps : iterations_ * train_->steps_in(recipe.train.epochs.value_or(1));
   warn_of_few_steps(recipe, total_steps_, observer);
-  if (is_pairwise(recipe.objective.type)) count_pairs(shares_prompts(recipe, model));
+  const bool pairs = is_pairwise(recipe.objective.type);
+  const bool surveys = recipe.objective.type == ObjectiveType::kto;  // other texts than a microbatch's
+  if (pairs || !(recipe.data.pack || rollouts_ || surveys)) count_rows(recipe, pairs, shares_prompts(recipe, model));
 }
 
-void TrainingData::count_pairs(bool share) {
+void TrainingData::count_rows(const Recipe& recipe, bool pairs, bool share) {
   const auto count = [&](const Batches& batches, int64_t steps) {
     const int64_t rows = largest_microbatch(batches, steps, share);
-    const int64_t of_sequence = (rows + microbatch_size_ - 1) / microbatch_size_;
-    const int64_t of_pair = steps > kLookedAt ? longest_pair(batches.dataset(), share) : 0;
-    pair_rows_ = std::max({pair_rows_, of_sequence, of_pair});
+    int64_t longest = 0;
+    if (steps > kLookedAt) {
+      longest = pairs ? longest_pair(batches.dataset(), share) : longest_sequence(recipe, batches.dataset());
+    }
+    sequence_rows_ = std::max({sequence_rows_, (rows + microbatch_size_ - 1) / microbatch_size_, longest});
     return rows;
   };
-  microbatch_rows_ = count(*train_, total_steps_);
+  const int64_t rows = count(*train_, total_steps_);
+  if (pairs) pair_rows_ = rows;
   if (eval_) count(*eval_, eval_->steps_in_epoch(0));
 }
 
@@ -279,8 +284,9 @@ void TrainingData::lay_out_blocks(const Recipe& recipe, DataOptions& data, Batch
 }
 
 Recipe TrainingData::planned(Recipe recipe) const {
-  if (pair_rows_ > 0) {  // two documents each
-    recipe.data.max_length = std::clamp<int64_t>((pair_rows_ + 1) / 2, 2, recipe.data.max_length);
+  if (sequence_rows_ > 0) {
+    const int64_t length = is_pairwise(recipe.objective.type) ? (sequence_rows_ + 1) / 2 : sequence_rows_;
+    recipe.data.max_length = std::clamp<int64_t>(length, 2, recipe.data.max_length);
     return recipe;
   }
   int64_t longest = longest_sequence(recipe, train_->dataset());

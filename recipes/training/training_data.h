@@ -43,10 +43,10 @@ class TrainingData {
   /// Steps of the whole run: train.steps, or train.epochs of the data.
   int64_t total_steps() const { return total_steps_; }
   /// The recipe for a plan of the run on these data: data.max_length is no more than a sequence can have of them, with
-  /// the answers that are drawn.
+  /// the answers that are drawn, or the mean of the largest microbatch where these are known.
   Recipe planned(Recipe recipe) const;
   /// Of pairs: tokens of the largest microbatch of the first steps, with prompts once that pairs share. Else 0.
-  int64_t microbatch_rows() const { return microbatch_rows_; }
+  int64_t microbatch_rows() const { return pair_rows_; }
   /// What step `step` consists of; of answers that are still to be given, at most.
   StepInfo step_info(int64_t step) const;
   /// The microbatches `which` of step `step`; one without tokens for kIdle.
@@ -76,7 +76,7 @@ class TrainingData {
   std::pair<int64_t, int64_t> mini_batch(int64_t step, int64_t samples) const;
   /// Those of the block that step `step` computes on: all, or by num_mini_batches some, drawn anew in each epoch.
   std::vector<size_t> rows_of(int64_t step) const;
-  void count_pairs(bool share);
+  void count_rows(const Recipe& recipe, bool pairs, bool share);
   void lay_out_blocks(const Recipe& recipe, DataOptions& data, BatchOptions& batching);
   std::vector<Sample> samples(int64_t step, int64_t microbatch) const;
 
@@ -85,7 +85,7 @@ class TrainingData {
   std::optional<ObjectiveSamples> train_samples_, eval_samples_;
   int64_t tokenizer_size_, microbatch_size_, total_steps_ = 0;
   int64_t iterations_ = 1, mini_batches_ = 1;
-  int64_t pair_rows_ = 0, microbatch_rows_ = 0;  // of pairs; of a sequence at most
+  int64_t sequence_rows_ = 0, pair_rows_ = 0;  // of the largest microbatch: by sequence; of pairs
   uint64_t seed_ = 0;
   int64_t completions_ = 0, max_new_tokens_ = 0;  // 0 completions: the data are no prompts
   bool rollouts_ = false, share_ = false;

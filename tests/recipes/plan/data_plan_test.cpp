@@ -84,5 +84,50 @@ TEST(PlannedData, PairsHaveAllTokensOfBothAnswersAndTheirPromptOnceWhereItIsComp
   EXPECT_EQ(planned({{1, 4, 28}, {1, 1, 3}}, false, 2, 4000), 128) << "of steps that nobody looked at";
 }
 
+// One step is saved when it is over.
+TEST(PlannedData, ACheckpointIsCopiedWhereARunGoesOnBehindIt) {
+  const auto saves = [](const json& train) {
+    const json recipe = {{"model", {{"path", test::data_path("stories-llama").string()}}},
+                         {"adapter", {{"r", 2}}},
+                         {"data", {{"train", "none"}}},
+                         {"train", train},
+                         {"output", {{"dir", "none"}}}};
+    return plan_job(parse_recipe(recipe.dump(), "test")).saves_midway;
+  };
+  EXPECT_FALSE(saves({{"steps", 1}}));
+  EXPECT_TRUE(saves({{"steps", 2}}));
+  EXPECT_TRUE(saves({{"epochs", 1}, {"save_every", 10}}));
+  EXPECT_FALSE(saves({{"steps", 10}, {"save_every", 10}}));
+}
+
+TEST(PlannedData, UnpackedSequencesOfVariedLengthsHaveTheTokensOfTheLargestMicrobatch) {
+  const auto planned = [](const json& objective, int64_t steps, bool shuffle) {
+    const test::TemporaryDirectory directory;
+    std::string lines;
+    for (const int tokens : {30, 4, 6, 8, 2, 2, 2, 2}) {
+      const std::vector<int> ids(static_cast<size_t>(tokens), 5);
+      lines += json{{"input_ids", ids}, {"labels", ids}, {"label", tokens % 4 / 2}}.dump() + "\n";
+    }
+    test::write_bytes(directory / "d.jsonl", lines);
+    json json_recipe = {
+        {"model", {{"path", test::data_path("stories-llama").string()}}},
+        {"adapter", {{"r", 2}}},
+        {"data",
+         {{"train", (directory / "d.jsonl").string()}, {"max_length", 64}, {"pack", false}, {"shuffle", shuffle}}},
+        {"train", {{"microbatch_size", 4}, {"steps", steps}}},
+        {"output", {{"dir", "none"}}}};
+    if (!objective.is_null()) json_recipe["objective"] = objective;
+    const Recipe recipe = parse_recipe(json_recipe.dump(), "test");
+    const DecoderConfig config = model_config(recipe.model);
+    EXPECT_EQ(plan_job(recipe).tokens, 4 * 64) << "as far as the recipe says";
+    const Encoder encoder = open_encoder(tokenizer_path_of(recipe), "", config.vocab_size);
+    return plan_job(recipe, TrainingData(recipe, config, encoder, Observer())).tokens;
+  };
+  EXPECT_EQ(planned(nullptr, 2, false), 30 + 4 + 6 + 8);
+  EXPECT_EQ(planned({{"type", "classification"}, {"num_labels", 2}}, 2, false), 48);
+  EXPECT_LE(planned(nullptr, 1, true), 48);
+  EXPECT_EQ(planned(nullptr, 4000, true), 4 * 30) << "of steps that nobody looked at";
+}
+
 }  // namespace
 }  // namespace nibble
