@@ -17,6 +17,7 @@
 #include "nibble/recipes/evaluation/evaluate_model.h"
 #include "nibble/recipes/evaluation/multiple_choice.h"
 #include "nibble/recipes/evaluation/pair_accuracy.h"
+#include "nibble/recipes/evaluation/text_lengths.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/answer_log_probs.h"
 #include "nibble/recipes/training/training_data.h"
@@ -137,12 +138,15 @@ void run(EvalFlags flags) {
       return [&printer, what](int64_t done, int64_t of) { printer.counted(what, done, of); };
     };
     if (flags.data.format == DataFormat::preference) {
-      for (const auto& pair :
-           answer_log_probs(decoder, flags.data, encoder, step, DataSplit::eval, watch("evaluation"))) {
+      for (const auto& pair : answer_log_probs(decoder, flags.data, encoder, step, DataSplit::eval, watch("evaluation"),
+                                               length_check(decoder.config()))) {
         pairs.add(pair[0].log_prob, pair[1].log_prob);
       }
     } else {
-      const auto tell_left_out = [&](const DatasetReport& report) {
+      const auto tell = [&](const std::string& line) { say(stderr, line); };
+      const auto tell_left_out = [&](const Dataset& samples) {
+        check_text_lengths(samples, decoder.config(), flags.data.max_length, "lower --max-length", tell);
+        const DatasetReport& report = samples.report();
         const std::string left_out = left_out_text(report);
         const bool by_length = report.truncated + report.dropped_long > 0;
         const std::string limit = " (--max-length is " + std::to_string(flags.data.max_length) + ")";

@@ -52,7 +52,8 @@ void run(const ScoreFlags& flags) {
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   std::string lines;
   PairAccuracy pairs;
-  for (const auto& record : text_scores(decoder, options, encoder, step, objective.pad_id)) {
+  for (const auto& record :
+       text_scores(decoder, options, encoder, step, objective.pad_id, length_check(decoder.config()))) {
     nlohmann::ordered_json line;
     if (options.format == DataFormat::preference) {
       line = {{"chosen", output(record[0])}, {"rejected", output(record[1])}};

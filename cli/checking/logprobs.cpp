@@ -40,7 +40,8 @@ void run(const LogprobsFlags& flags) {
   std::string lines;
   ProgressPrinter printer(stderr);
   const auto watch = [&](int64_t done, int64_t of) { printer.counted("answer", done, of); };
-  for (const auto& record : answer_log_probs(decoder, options, encoder, step, DataSplit::train, watch)) {
+  for (const auto& record :
+       answer_log_probs(decoder, options, encoder, step, DataSplit::train, watch, length_check(decoder.config()))) {
     nlohmann::ordered_json output;
     const bool pair = options.format == DataFormat::preference;
     for (size_t k = 0; k < record.size(); ++k)

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/recipes/evaluation/text_lengths.h"
 
 namespace nibble::cli {
 
@@ -41,6 +43,13 @@ void add_record_flags(Command& command, DataOptions& options) {
           },
           "Reasoning, tools and the like that the text does not show: error (default), or drop them")
       .one_of({"drop", "error"});
+}
+
+std::function<void(const Dataset&)> length_check(const DecoderConfig& model) {
+  return [&model](const Dataset& texts) {
+    check_text_lengths(texts, model, texts.report().longest, "shorten it",
+                       [](const std::string& line) { say(stderr, line); });
+  };
 }
 
 bool has_numbers_of_records(const std::filesystem::path& file) {

@@ -27,11 +27,11 @@ bool answers_alike(Decoder& model, const AnswerComparison& comparison, std::span
 
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank, const EvaluationWatch& watch,
-                         const std::function<void(const DatasetReport&)>& on_data) {
+                         const std::function<void(const Dataset&)>& on_data) {
   BatchOptions in_order;
   in_order.order = {options.max_length, options.pack, false, 0};
   const Batches batches(Dataset::load(options.train, options, encoder, DataSplit::eval), in_order);
-  if (on_data) on_data(batches.dataset().report());
+  if (on_data) on_data(batches.dataset());
   const int64_t count = batches.steps_in_epoch(0);
   const auto batch_at = [&](int64_t i) {
     if (watch) watch(i, count);

@@ -10,16 +10,16 @@
 
 namespace nibble {
 
-struct DatasetReport;
+class Dataset;
 
 /// Told how much of an evaluation is done.
 using EvaluationWatch = std::function<void(int64_t done, int64_t of)>;
 
 /// Mean loss over the label tokens of `options.train` (DataSplit::eval of directories with splits), in file order.
-/// on_data: called with what became of the records, before they are evaluated.
+/// on_data: called with the samples before they are evaluated.
 Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encoder& encoder, DType compute_dtype,
                          RankContext& rank, const EvaluationWatch& watch = {},
-                         const std::function<void(const DatasetReport&)>& on_data = {});
+                         const std::function<void(const Dataset&)>& on_data = {});
 
 struct ExactMatch {
   int64_t asked = 0;

@@ -236,8 +236,10 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   job.everything = !recipe.adapter;
   job.make_model = maker_of(recipe, recipe.adapter, base);
   job.model = plan_model(config, job.make_model, job.everything);
+  int64_t positions = config.position_limit();  // of all that read the documents
   if (const ModelRecipe teacher = teacher_of(recipe); !teacher.path.empty()) {
     const DecoderConfig taught = model_config(teacher);
+    positions = std::min(positions, taught.position_limit());
     const auto stored = std::make_shared<const StoredBase>(teacher, taught, look);
     job.make_teacher = [stored, taught](RankContext& rank) { return stored->make(taught, {}, nullptr, nullptr, rank); };
   }
@@ -272,7 +274,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   job.compute_dtype = recipe.model.dtype();
   job.objective = recipe.objective;
   job.tokens = recipe.train.microbatch_size * recipe.data.max_length;
-  job.document_length = std::min(recipe.data.max_length, config.position_limit());
+  job.document_length = std::min(recipe.data.max_length, positions);
   if (recipe.has_rollouts()) {
     job.answer_tokens = std::min(recipe.objective.rollout.max_new_tokens, job.document_length - 1);
     if (shares_prompts(recipe, config)) job.answers_together = recipe.objective.rollout.completions;

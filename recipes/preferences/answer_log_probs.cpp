@@ -1,20 +1,21 @@
 #include "nibble/recipes/preferences/answer_log_probs.h"
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/data/dataset.h"
 #include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 
 std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
                                                          const StepContext& step, DataSplit split,
-                                                         const EvaluationWatch& watch) {
+                                                         const EvaluationWatch& watch,
+                                                         const std::function<void(const Dataset&)>& on_data) {
   options.max_length = int64_t{1} << 24;
   const Dataset dataset = Dataset::load(options.train, options, encoder, split);
   if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
     throw InputError(dataset.report().files.front().path,
                      count_text(dropped, "record has", "records have") + " an answer without a token", "correct them");
   }
+  if (on_data) on_data(dataset);
   std::vector<std::vector<AnswerLogProb>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (watch) watch(i, dataset.size());

@@ -1,8 +1,7 @@
 #pragma once
 // What a model says of the answers in a file.
 
-#include "nibble/core/data/data_options.h"
-#include "nibble/core/data/encoder.h"
+#include "nibble/core/data/dataset.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/recipes/evaluation/evaluate_model.h"
 
@@ -14,9 +13,11 @@ struct AnswerLogProb {
 };
 
 /// Of each record of options.train (`split` of directories with splits), in order: chosen and rejected, or the one
-/// completion. Nothing is cut. Throws InputError where a record has an answer without tokens.
+/// completion. Nothing is cut. Throws InputError where a record has an answer without tokens. on_data: called with the
+/// answers before they are computed.
 std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
                                                          const StepContext& step, DataSplit split = DataSplit::train,
-                                                         const EvaluationWatch& watch = {});
+                                                         const EvaluationWatch& watch = {},
+                                                         const std::function<void(const Dataset&)>& on_data = {});
 
 }  // namespace nibble

@@ -1,6 +1,5 @@
 #include "nibble/recipes/preferences/text_scores.h"
 
-#include "nibble/core/data/dataset.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/objectives/answers.h"
 
@@ -21,7 +20,8 @@ std::vector<float> last_scores(Decoder& model, const Sample& text, const StepCon
 }
 
 std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOptions options, const Encoder& encoder,
-                                                         const StepContext& step, int32_t pad_id) {
+                                                         const StepContext& step, int32_t pad_id,
+                                                         const std::function<void(const Dataset&)>& on_data) {
   options.max_length = int64_t{1} << 24;
   const Dataset dataset = Dataset::load(options.train, options, encoder);
   if (const int64_t dropped = dataset.report().dropped_untrained; dropped > 0) {
@@ -29,6 +29,7 @@ std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOpt
                      count_text(dropped, "record has", "records have") + " a text or an answer without a token",
                      "correct them");
   }
+  if (on_data) on_data(dataset);
   std::vector<std::vector<std::vector<float>>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (!dataset.continues_group(i)) found.emplace_back();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 
 #include "nibble/core/base/philox.h"
@@ -10,8 +11,10 @@
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/models/generation/generate.h"
 #include "nibble/core/objectives/advantages.h"
+#include "nibble/recipes/evaluation/text_lengths.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/labels.h"
+#include "nibble/recipes/reinforcement/model_reward.h"
 
 namespace nibble {
 
@@ -141,6 +144,42 @@ bool has_prompts_alone(const Recipe& recipe) {
   return recipe.has_rollouts() && objective.rollout.file.empty() && !has_given_answers(objective);
 }
 
+using NamedConfigs = std::vector<std::pair<std::string, DecoderConfig>>;
+
+// Models of their own that read what the policy reads.
+NamedConfigs other_readers(const Recipe& recipe) {
+  const ObjectiveOptions& objective = recipe.objective;
+  NamedConfigs readers;
+  const auto add = [&](const std::string& key, const std::string& path) {
+    if (!path.empty()) readers.emplace_back(path + " (" + key + ")", read_decoder_config(path));
+  };
+  add("objective.teacher_model_name_or_path", objective.teacher_model_name_or_path);
+  add("objective.reference", names_reference_directory(objective) ? objective.reference : "");
+  add("objective.value_model", objective.value_model);
+  const std::vector<RewardRecipe> rewards = recipe.all_rewards();
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    const bool own = std::filesystem::exists(std::filesystem::path(rewards[i].path) / "config.json");
+    add(reward_key(recipe, i), own ? rewards[i].path : "");  // an adapter is on the policy's base
+  }
+  return readers;
+}
+
+// longest: tokens of a prompt and the answer that is drawn to it.
+void check_answer_lengths(int64_t longest, const DecoderConfig& model, const NamedConfigs& others,
+                          const Observer& observer) {
+  const std::string text = "the longest prompt with its answer may have " + std::to_string(longest) + " tokens, ";
+  const int64_t most = text_limit(model);
+  if (longest > most) {
+    observer.message("warning: " + text + "the model was made for " + std::to_string(most) +
+                     " (max_position_embeddings); lower rollout.max_new_tokens");
+  }
+  for (const auto& [name, config] : others) {
+    if (std::min(longest, most) <= config.position_limit()) continue;
+    throw InputError(name, text + "it holds " + std::to_string(config.position_limit()) + " positions",
+                     "lower rollout.max_new_tokens or data.max_length");
+  }
+}
+
 }  // namespace
 
 std::string left_out_text(const DatasetReport& report) {
@@ -195,17 +234,25 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   for (const std::string& note : split_notes(options.eval, DataSplit::eval)) observer.message(note);
   Dataset train = Dataset::load(options.train, options, encoder);
   say(observer, recipe, train.report(), "training data");
-  const bool draws = has_prompts_alone(recipe);
-  const int64_t drawn = draws ? recipe.objective.rollout.max_new_tokens : 0, most = text_limit(model);
-  if (const int64_t longest = std::min(train.report().longest, options.max_length) + drawn; longest > most) {
-    observer.message(std::string("warning: the longest ") +
-                     (draws ? "prompt with its answer may have " : "sample has ") + std::to_string(longest) +
-                     " tokens, the model was made for " + std::to_string(most) + " (max_position_embeddings); lower " +
-                     (draws ? "rollout.max_new_tokens" : "data.max_length"));
+  const auto others = other_readers(recipe);
+  const auto check_lengths = [&](const Dataset& dataset) {
+    const auto tell = [&](const std::string& line) { observer.message(line); };
+    check_text_lengths(dataset, model, options.max_length, "lower data.max_length", tell);
+    for (const auto& [name, config] : others) {
+      check_text_lengths(dataset, config, options.max_length, "lower data.max_length", tell, name);
+    }
+  };
+  if (has_prompts_alone(recipe)) {
+    const int64_t longest =
+        std::min(train.report().longest, options.max_length) + recipe.objective.rollout.max_new_tokens;
+    check_answer_lengths(longest, model, others, observer);
+  } else {
+    check_lengths(train);
   }
   if (!options.eval.empty()) {
     Dataset eval = Dataset::load(options.eval, options, encoder, DataSplit::eval);
     say(observer, recipe, eval.report(), "evaluation data");
+    check_lengths(eval);
     eval_.emplace(std::move(eval), in_order);
   } else if (options.eval_fraction > 0) {
     const int64_t whole = train.size();
@@ -232,9 +279,11 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
   say_weighted(observer, recipe, train);
   train_.emplace(std::move(train), batching);
   const bool in_file_order = !options.shuffle && !options.pack;
-  train_samples_.emplace(recipe.objective, train_->dataset(), recipe.data.max_length,
+  int64_t longest_mixed = std::min(recipe.data.max_length, model.position_limit());
+  for (const auto& [name, config] : others) longest_mixed = std::min(longest_mixed, config.position_limit());
+  train_samples_.emplace(recipe.objective, train_->dataset(), longest_mixed,
                          in_file_order ? batching.microbatch_size * batching.accumulate : 0);
-  if (eval_) eval_samples_.emplace(recipe.objective, eval_->dataset(), options.max_length, 0);
+  if (eval_) eval_samples_.emplace(recipe.objective, eval_->dataset(), longest_mixed, 0);
   total_steps_ =
       recipe.train.steps ? *recipe.train.steps : iterations_ * train_->steps_in(recipe.train.epochs.value_or(1));
   warn_of_few_steps(recipe, total_steps_, observer);

@@ -91,6 +91,87 @@ TEST_F(PostTraining, AnswersBeyondTheModelsPositionsAreWarnedOf) {
   }
 }
 
+// Learned positions end; rope goes on, worse.
+TEST_F(PostTraining, TextsBeyondTheModelsPositionsAreWarnedOfOrNamed) {
+  const std::filesystem::path file = snapshot("models--me--small") / "config.json";
+  nlohmann::json config = nlohmann::json::parse(test::read_bytes(file));
+  config["max_position_embeddings"] = 32;
+  test::write_bytes(file, config.dump());
+  const std::vector<int> answer(40, 7);
+  const nlohmann::json longer = {{"prompt_ids", {1, 5}}, {"chosen_ids", answer}, {"rejected_ids", {6}}};
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt_ids": [1, 5], "chosen_ids": [7], "rejected_ids": [6]})"
+                                       "\n" +
+                                           longer.dump() + "\n");
+  ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
+  const std::string warning =
+      "warning: the longest sample has 42 tokens, the model was made for 32 (max_position_embeddings); ";
+  for (const char* words : {"logprobs --model me/small --out o.jsonl", "score --model runs --out o.jsonl",
+                            "eval --model me/small --format preference"}) {
+    const CommandOutput output = run(std::string(words) + " --data d.jsonl");
+    EXPECT_EQ(output.code, 0) << output.text;
+    EXPECT_THAT(output.text, HasSubstr(warning + "shorten it\n"));
+  }
+  const nlohmann::json tokens = {{"input_ids", answer}, {"labels", answer}};
+  test::write_bytes(root_ / "t.jsonl", tokens.dump() + "\n");
+  EXPECT_THAT(run("eval --model me/small --data t.jsonl").text,
+              AllOf(HasSubstr("the longest sample has 40 tokens"), HasSubstr("; lower --max-length\n")));
+
+  const nlohmann::json learned = {{"architectures", {"GPT2LMHeadModel"}},
+                                  {"model_type", "gpt2"},
+                                  {"n_embd", 16},
+                                  {"n_layer", 1},
+                                  {"n_head", 2},
+                                  {"n_positions", 32},
+                                  {"vocab_size", 300}};
+  test::write_bytes(root_ / "gpt2.json", learned.dump());
+  ASSERT_EQ(run("init --config gpt2.json --out gpt2 && cp tokenizer/* " + (root_ / "gpt2").string()).code, 0);
+  ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 32}\n", "train",
+                  "model.path=gpt2 output.dir=scores data.max_dropped=0.9")
+                .code,
+            0);
+  std::filesystem::remove(root_ / "o.jsonl");
+  const std::string named = "error: d.jsonl:2:1: has 42 tokens, the model holds 32 positions; ";
+  for (const char* words : {"logprobs --model gpt2 --out o.jsonl", "score --model scores --out o.jsonl",
+                            "eval --model gpt2 --format preference"}) {
+    const CommandOutput output = run(std::string(words) + " --data d.jsonl");
+    EXPECT_EQ(output.code, 3) << output.text;
+    EXPECT_THAT(output.text, HasSubstr(named + "shorten it\n"));
+  }
+  EXPECT_FALSE(exists(root_ / "o.jsonl"));
+  for (const char* command : {"validate", "train"}) {
+    const CommandOutput output =
+        train("dpo", "data: {train: d.jsonl, max_length: 64}\n", command, "model.path=gpt2 output.dir=none");
+    EXPECT_EQ(output.code, 3) << output.text;
+    EXPECT_THAT(output.text, HasSubstr(named + "lower data.max_length\n"));
+  }
+  // A teacher that has fewer positions than the student is told of before the run too.
+  test::write_bytes(root_ / "p.jsonl", "{\"prompt_ids\": [1, 5]}\n");
+  const std::string teacher = "distillation, teacher_model_name_or_path: gpt2";
+  const CommandOutput taught = train(teacher, "data: {train: t.jsonl, max_length: 64}\n", "validate");
+  EXPECT_THAT(taught.text, HasSubstr("t.jsonl:1:1: has 40 tokens, gpt2 (objective.teacher_model_name_or_path) holds 32 "
+                                     "positions; lower data.max_length"));
+  nlohmann::json longer_model = config;
+  longer_model["max_position_embeddings"] = 64;
+  test::write_bytes(file, longer_model.dump());
+  // One that reads short texts does, whatever data.max_length would allow.
+  std::string texts;
+  for (int i = 0; i < 20; ++i) texts += "{\"input_ids\": [1, 5, 6], \"labels\": [1, 5, 6]}\n";
+  test::write_bytes(root_ / "s.jsonl", texts);
+  const CommandOutput learned_from =
+      train(teacher, "data: {train: s.jsonl, max_length: 64}\n", "train", "output.dir=taught");
+  EXPECT_EQ(learned_from.code, 0) << learned_from.text;
+  const CommandOutput drawn =
+      train(teacher, "data: {train: p.jsonl, max_length: 64}\nrollout: {max_new_tokens: 40}\n", "validate");
+  EXPECT_EQ(drawn.code, 3) << drawn.text;
+  EXPECT_THAT(drawn.text,
+              HasSubstr("gpt2 (objective.teacher_model_name_or_path): the longest prompt with its answer may "
+                        "have 42 tokens, it holds 32 positions; lower rollout.max_new_tokens or data."));
+  const CommandOutput evaluated = run("eval --model gpt2 --data t.jsonl");
+  EXPECT_EQ(evaluated.code, 3) << evaluated.text;
+  EXPECT_THAT(evaluated.text,
+              HasSubstr("t.jsonl:1:1: has 40 tokens, the model holds 32 positions; lower --max-length"));
+}
+
 TEST_F(PostTraining, TextsWithALabelHaveNoTrainedTokens) {
   test::write_bytes(root_ / "d.jsonl", R"({"text": "What?", "label": 0}
 {"text": "It is this.", "label": 1}
