@@ -44,10 +44,9 @@ std::vector<size_t> Communicator::equal_bounds(size_t bytes) const {
 void Communicator::compare_order(std::string_view operation, size_t bytes) {
   const OrderRecord mine = order_record(operation, bytes);
   const size_t record = mine.size(), ranks = static_cast<size_t>(size());
-  MemoryPool pool;
-  const Tensor part = Tensor::from<uint8_t>(pool, {static_cast<int64_t>(record)},
+  const Tensor part = Tensor::from<uint8_t>(numbers_, {static_cast<int64_t>(record)},
                                             std::span(reinterpret_cast<const uint8_t*>(mine.data()), record));
-  Tensor all = Tensor::empty(pool, {static_cast<int64_t>(ranks * record)}, DType::u8);
+  Tensor all = Tensor::empty(numbers_, {static_cast<int64_t>(ranks * record)}, DType::u8);
   do_start_all_gather("order of operations", part, all, equal_bounds(ranks * record))->wait();
   for (int other = 0; other < size(); ++other) {
     const char* theirs = reinterpret_cast<const char*>(all.raw()) + static_cast<size_t>(other) * record;
@@ -111,8 +110,7 @@ void Communicator::all_reduce_sum(std::string_view operation, Tensor& values) {
   const size_t ranks = static_cast<size_t>(size()), count = static_cast<size_t>(values.numel());
   double* sums = values.data<double>();
   if (ranks == 1) return;
-  MemoryPool pool;
-  Tensor all = Tensor::empty(pool, {static_cast<int64_t>(ranks * count)}, DType::f64);
+  Tensor all = Tensor::empty(numbers_, {static_cast<int64_t>(ranks * count)}, DType::f64);
   all_gather(operation, values, all);
   for (size_t i = 0; i < count; ++i) {
     sums[i] = 0;
@@ -122,8 +120,7 @@ void Communicator::all_reduce_sum(std::string_view operation, Tensor& values) {
 
 double Communicator::all_reduce_sum(std::string_view operation, double value) {
   if (size() == 1) return value;
-  MemoryPool pool;
-  Tensor one = Tensor::from<double>(pool, {1}, std::span<const double>(&value, 1));
+  Tensor one = Tensor::from<double>(numbers_, {1}, std::span<const double>(&value, 1));
   all_reduce_sum(operation, one);
   return one.data<const double>()[0];
 }
@@ -159,8 +156,7 @@ void Communicator::receive(std::string_view operation, Tensor& value, int from) 
 
 void Communicator::barrier(std::string_view operation) {
   if (size() == 1) return;
-  MemoryPool pool;
-  const Tensor nothing = Tensor::empty(pool, {0}, DType::u8);
+  const Tensor nothing = Tensor::empty(numbers_, {0}, DType::u8);
   Tensor out = nothing;
   all_gather(operation, nothing, out);
 }

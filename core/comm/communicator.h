@@ -101,6 +101,7 @@ class Communicator {
   std::vector<size_t> equal_bounds(size_t bytes) const;
 
   std::shared_ptr<CommSettings> settings_;
+  MemoryPool numbers_;  // of sums and orders, a few bytes each: a pool for every one of them costs more than itself
 };
 
 /// The communicator of a single rank.
