@@ -270,10 +270,10 @@ TEST_P(AttentionTest, BitsDoNotDependOnThreads) {
 
 // Where threads are more than columns of keys, several share one.
 TEST_P(AttentionTest, SharedColumnsOfKeysGiveTheSameBits) {
-  AttentionCase windowed = {"window", 1030, 1030, documents({1030}), heads_of(12, 6, 16)};
+  AttentionCase windowed = {"window", 1030, 1030, documents({1030}), heads_of(6, 3, 16)};
   windowed.params.window = 300;
-  const AttentionCase all[] = {{"one", 1030, 1030, documents({1030}), heads_of(12, 6, 16)},
-                               {"two", 1200, 1200, documents({700, 500}), heads_of(12, 6, 16)},
+  const AttentionCase all[] = {{"one", 1030, 1030, documents({1030}), heads_of(6, 3, 16)},
+                               {"two", 1200, 1200, documents({700, 500}), heads_of(6, 3, 16)},
                                {"tree", 1100, 1100, branches(600, {300, 200}), heads_of(6, 6, 16)},
                                windowed};
   for (const AttentionCase& c : all) {
