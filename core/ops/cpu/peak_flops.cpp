@@ -1,6 +1,7 @@
 #include "nibble/core/ops/cpu/peak_flops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <vector>
 
@@ -107,18 +108,34 @@ ops::Bf16Products faster_bf16_products() {
 }
 
 double peak_flops(bool bf16) {
-  constexpr int kMost = 24, kSteps = 1 << 16;  // an attempt takes half a millisecond
-  const int count = threads();
-  const int enough = count == 1 ? 4 : 16;  // the kernel takes some milliseconds to give every thread its core
-  double best = 0;
-  for (int attempt = 0, same = 0; attempt < kMost && same < enough; ++attempt) {
-    std::vector<double> flops(static_cast<size_t>(count));
-    const double begin = seconds();
-    parallel_for(count, 1,
-                 [&](int64_t i, int64_t) { flops[static_cast<size_t>(i)] = run_flops_in_registers(bf16, kSteps); });
-    const double rate = flops[0] * count / (seconds() - begin);
-    same = rate > 1.01 * best ? 0 : same + 1;
-    best = std::max(best, rate);
+  constexpr int kMost = 8, kLeast = 4, kSteps = 1 << 16;  // an attempt takes half a millisecond
+  // The kernel may need as long to give a thread a core of its own. Who waits for it in a piece keeps it from being
+  // done by the thread that is there.
+  constexpr double kPatience = 0.01, kClose = 0.9;
+  struct Piece {
+    double begin, end, flops;
+  };
+  const auto count = static_cast<size_t>(threads());
+  double best = 0, alone = 0;
+  for (int attempt = 0; attempt < kMost && (attempt < kLeast || best < kClose * alone); ++attempt) {
+    std::vector<Piece> pieces(count);
+    std::atomic<size_t> there = 0;
+    const double start = seconds();
+    parallel_for(threads(), 1, [&](int64_t i, int64_t) {
+      ++there;
+      while (there < count && seconds() - start < kPatience) {
+      }
+      const double begin = seconds(), flops = run_flops_in_registers(bf16, kSteps);
+      pieces[static_cast<size_t>(i)] = {begin, seconds(), flops};
+    });
+    double first = pieces[0].begin, last = 0, flops = 0;
+    for (const Piece& piece : pieces) {
+      first = std::min(first, piece.begin);
+      last = std::max(last, piece.end);
+      flops += piece.flops;
+      alone = std::max(alone, static_cast<double>(count) * piece.flops / (piece.end - piece.begin));
+    }
+    best = std::max(best, flops / (last - first));
   }
   return best;
 }

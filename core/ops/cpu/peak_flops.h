@@ -19,8 +19,8 @@ double bf16_to_f32_rate();
 /// there, 0.5, 1 or 2, so that a machine always gives the same answer.
 ops::Bf16Products faster_bf16_products();
 
-/// Floating point operations per second of all threads together, the best of short tries until several in a row were no
-/// faster: a clock that still rises is waited for. Takes 3 ms on one thread, 10 on several, 15 at most.
+/// Floating point operations per second of all threads together, the best of some short tries that begin when all are
+/// there. Takes 2 to 20 ms where they have cores, up to 100 where they have not.
 double peak_flops(bool bf16);
 
 }  // namespace nibble
