@@ -101,8 +101,7 @@ std::vector<RecipeField> data_fields() {
                    "does not show"),
       free_to_change(number_field("data.max_dropped", 0, 1, &DataOptions::max_dropped,
                                   "share of the records that may be dropped as too long or without a trained token, or "
-                                  "have an empty answer or text or "
-                                  "the same as chosen and as rejected")),
+                                  "have an empty answer or text or the same as chosen and as rejected")),
       free_to_change(text_field("data.cache", "a directory", &DataOptions::cache,
                                 "keep encoded data there, for other runs and for data larger than memory")),
   };

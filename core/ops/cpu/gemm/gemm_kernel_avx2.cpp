@@ -127,8 +127,8 @@ NIBBLE_AVX2 float sum_of(__m256 lanes) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-// Rows of W two at a time: with 4 rows of x that leaves 8 sums, 4 elements of x and one of W in registers. With one row
-// of x two sums a row of W hide the latency of the multiply-add.
+// Rows of W two at a time: with 4 rows of x that leaves 8 sums, 4 vectors of x and one of W in registers. Four at a
+// time where there is one row of x.
 template <int64_t M>
 NIBBLE_AVX2 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const float* w,
                          int64_t w_stride, float* sums) {
