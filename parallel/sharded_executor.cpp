@@ -125,7 +125,6 @@ double ShardedExecutor::accumulate_then_reduce(const StepWork& work) {
   const std::vector<bool> present = this->present(step_count_);
   const std::vector<Parameter*>& parameters = parallel_.decoder_parameters();
   const int64_t count = static_cast<int64_t>(work.microbatches.size());
-  for (Parameter* parameter : parameters) parameter->gradient.zero();
   const double loss = sum_gradients(
       work.options.gradient_sum, parameters, count, [&](int64_t i) { return microbatch(work, i); }, rank().pool);
   for (int64_t i = count; collective() && i < passes_in_step(); ++i) microbatch(work, i);
@@ -140,9 +139,7 @@ double ShardedExecutor::sum_rounds(const StepWork& work) {
     return present(begin[1] - begin[0]);
   };
   const bool at_once = work.options.gradient_sum == GradientSum::tree;  // else the copies are summed at the end
-  const auto clear = [&] {
-    for (Parameter* parameter : parallel_.decoder_parameters()) parameter->gradient.zero();
-  };
+  const auto clear = [&] { zero_gradients(parallel_.decoder_parameters()); };
   const auto run = [&](int64_t round) {
     const std::vector<bool> present = present_in(round), contributing = this->contributing(present);
     if (sums_by_block()) {

@@ -11,11 +11,11 @@ int64_t partial_sums(GradientSum kind, int64_t count) {
   return kind == GradientSum::tree && count > 1 ? std::bit_width(static_cast<uint64_t>(count - 1)) : 0;
 }
 
-namespace {
-
 void zero_gradients(const std::vector<Parameter*>& parameters) {
   for_each_parameter(parameters, [&](size_t i) { parameters[i]->gradient.zero(); });
 }
+
+namespace {
 
 std::vector<Tensor> clones(const std::vector<Parameter*>& parameters, MemoryPool& pool) {
   const MemoryPool::Use use(pool, MemoryUse::gradients);
@@ -49,8 +49,7 @@ struct Tree {
 
 double sum_gradients(GradientSum kind, const std::vector<Parameter*>& parameters, int64_t count,
                      const std::function<double(int64_t)>& run, MemoryPool& pool) {
-  if (count == 0) return 0;
-  if (kind == GradientSum::tree) return Tree{parameters, run, pool}.sum(0, count);
+  if (kind == GradientSum::tree && count > 0) return Tree{parameters, run, pool}.sum(0, count);
   zero_gradients(parameters);
   double loss = 0;
   for (int64_t i = 0; i < count; ++i) loss += run(i);

@@ -20,6 +20,8 @@ enum class GradientSum : uint8_t {
 /// How many sums of some of `count` microbatches are kept at most beside the gradients themselves.
 int64_t partial_sums(GradientSum kind, int64_t count);
 
+void zero_gradients(const std::vector<Parameter*>& parameters);
+
 /// Calls run(i) for microbatches 0..count-1 in order; run adds microbatch i's gradient to the parameters' gradients and
 /// returns its loss. Afterwards the gradients hold the sum over all of them, in the order `kind` says; what they held
 /// before is lost. Returns the sum of the losses, in the same order. Partial sums are taken from `pool`.

@@ -27,8 +27,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTrialSeconds = 1.5;
+constexpr double kTrialSeconds = 3;
 constexpr int kWarmest = 8, kFewest = 3, kMost = 40;  // steps of a trial
+constexpr double kSettled = 0.97;                     // of the fastest step: the next is hardly any faster
 constexpr int64_t kFloat = 4;                         // bytes
 constexpr int64_t kSmallMessage = int64_t{1} << 12, kMediumMessage = int64_t{1} << 19, kLargeMessage = int64_t{1} << 24;
 
@@ -89,7 +90,7 @@ PartSeconds measure_steps(SpeedTrial* trial, bool large, bool draws, int at_work
   double best = std::numeric_limits<double>::infinity();
   for (int warm = 0; warm < kWarmest; ++warm) {
     const double each = ranks.all_reduce_sum("trial", trial ? trial->step() : 0) / at_work;
-    const bool settled = each > 0.9 * best;
+    const bool settled = each > kSettled * best;
     best = std::min(best, each);
     if (settled) break;
   }

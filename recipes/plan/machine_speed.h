@@ -14,7 +14,7 @@ class Communicator;
 
 /// Called by all ranks of `ranks` together, which are on this machine; what the first measured is given to all. `job`
 /// is made from `recipe`. For every one of `tensors` (degrees) as many ranks as have cores of their own train a
-/// SpeedTrial at the same time, for a second or two; then all ranks exchange bytes in groups of every size that divides
+/// SpeedTrial at the same time, for a few seconds; then all ranks exchange bytes in groups of every size that divides
 /// their number. ranks: a few stand for more. With parallel.offload_activations the trials go on with a file where the
 /// run will have it (or in the nearest directory above that exists). Throws what the trials throw.
 MachineSpeed measure_machine(const Recipe& recipe, const PlanJob& job, std::span<const int64_t> tensors, int threads,

@@ -36,26 +36,29 @@ constexpr double kOperations = 2e11;  // of a step, about
 constexpr double kLarge = 48e6;
 constexpr double kLargeOperations = 2.5e10;
 
-// The mean of a few steps. A step of the whole model is as long as several of these and has its share of what held some
-// of them up (other processes, waits for the file); what held one up to more than twice the median is left out of it.
-double clipped_mean(const std::vector<double>& seconds) {
+double median(std::vector<double> seconds) {
   if (seconds.empty()) return 0;
-  std::vector<double> clipped = seconds;
-  std::ranges::sort(clipped);
-  const double limit = 2 * clipped[(clipped.size() - 1) / 2];
-  for (double& one : clipped) one = std::min(one, limit);
-  return std::reduce(clipped.begin(), clipped.end()) / static_cast<double>(clipped.size());
+  std::ranges::sort(seconds);
+  return (seconds[(seconds.size() - 1) / 2] + seconds[seconds.size() / 2]) / 2;
+}
+
+// The mean of a few steps that wait for a file. A step of the whole model is as long as several of these and has its
+// share of such waits; what held one up to more than twice the median is left out of it.
+double clipped_mean(std::vector<double> seconds) {
+  const double limit = 2 * median(seconds);
+  for (double& one : seconds) one = std::min(one, limit);
+  return seconds.empty() ? 0 : std::reduce(seconds.begin(), seconds.end()) / static_cast<double>(seconds.size());
 }
 
 // Of layers [begin, end) together: what holds one of them up, in one step, is there in every step.
-double clipped_mean(const std::vector<std::vector<double>>& seconds, int64_t begin, int64_t end) {
+std::vector<double> sums_of_layers(const std::vector<std::vector<double>>& seconds, int64_t begin, int64_t end) {
   std::vector<double> sums;
   for (int64_t l = begin; l < end; ++l) {
     const std::vector<double>& layer = seconds[static_cast<size_t>(l)];
     sums.resize(layer.size());
     for (size_t step = 0; step < layer.size(); ++step) sums[step] += layer[step];
   }
-  return clipped_mean(sums);
+  return sums;
 }
 
 /// Seconds of every step, by part.
@@ -210,6 +213,10 @@ struct SpeedTrial::Impl {
   void keep_in_file(const std::string& directory, Recompute recompute);
   double step();
   void draw();
+  // Of a few steps: what disturbs one of them is in few of a run's.
+  double usual(const std::vector<double>& seconds) const {
+    return files.empty() ? median(seconds) : clipped_mean(seconds);
+  }
   PartSeconds seconds() const;
   class Timed;
   class Drawing;
@@ -255,7 +262,7 @@ class SpeedTrial::Impl::Timed final : public LocalExecutor {
  private:
   double sum(const StepWork& work) override {
     const double begin = seconds_now();
-    for (Parameter* parameter : work.parameters) parameter->gradient.zero();
+    zero_gradients(work.parameters);
     trial_.measured.zero_grad.push_back(seconds_now() - begin);
     const double loss = microbatch(work, 0);
     const double from = seconds_now();
@@ -324,8 +331,8 @@ void SpeedTrial::Impl::draw() {
   forget();
   Drawing drawing(*this);
   job.block.draw(model, drawing, [&] { return drawing.go_on(); });
-  const double layers = clipped_mean(measured.forward, 0, config.layers);
-  drawn = {.layers = layers, .once = std::max(0.0, clipped_mean(drawing.passes) - layers), .rows = drawing.rows};
+  const double layers = usual(sums_of_layers(measured.forward, 0, config.layers));
+  drawn = {.layers = layers, .once = std::max(0.0, usual(drawing.passes) - layers), .rows = drawing.rows};
   forget();
 }
 
@@ -339,9 +346,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
   // Seconds of an operation, over the layers: of all forward passes, and of backward passes by kind. Where only
   // adapters train, the lowest layer has no gradient to pass on and is like no other.
   const int64_t lowest = !job.everything && config.layers > 3 ? 1 : 0, first_kept = std::max(lowest, recomputed);
-  const double forward = clipped_mean(measured.forward, lowest, config.layers);
-  const double backward[2] = {clipped_mean(measured.backward, first_kept, config.layers),
-                              clipped_mean(measured.backward, lowest, first_kept)};
+  const double forward = usual(sums_of_layers(measured.forward, lowest, config.layers));
+  const double backward[2] = {usual(sums_of_layers(measured.backward, first_kept, config.layers)),
+                              usual(sums_of_layers(measured.backward, lowest, first_kept))};
   double forward_work = 0, backward_work[2] = {0, 0}, forward_of_backward[2] = {0, 0};
   for (int64_t l = lowest; l < config.layers; ++l) {
     const LayerWork& work = trial.layers[static_cast<size_t>(l)];
@@ -365,9 +372,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
     result.backward_recompute.push_back(result.backward.back() + recompute_speed * work.recompute);
   }
   result.forward_recompute = result.forward;
-  result.embed = scale * clipped_mean(measured.embed);
-  result.embed_backward = scale * clipped_mean(measured.embed_backward);
-  result.head = clipped_mean(measured.head) * rank_work.head / trial.head;
+  result.embed = scale * usual(measured.embed);
+  result.embed_backward = scale * usual(measured.embed_backward);
+  result.head = usual(measured.head) * rank_work.head / trial.head;
   result.operation = forward_speed;
   if (drawn) {
     // Beyond what its operations would take in a pass of many tokens; in proportion to weights.
@@ -382,9 +389,9 @@ PartSeconds SpeedTrial::Impl::seconds() const {
     result.draw_once = drawn->once * width;
   }
   const double values = static_cast<double>(optimizer->size());
-  result.zero_grad = clipped_mean(measured.zero_grad) / values;
-  result.accumulate = clipped_mean(measured.accumulate) / values;
-  result.update = clipped_mean(measured.update) / values;
+  result.zero_grad = usual(measured.zero_grad) / values;
+  result.accumulate = usual(measured.accumulate) / values;
+  result.update = usual(measured.update) / values;
   return result;
 }
 

@@ -133,6 +133,10 @@ TEST(TrainStep, TreeOfHalvesIsTheSumOfItsHalves) {
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], left[i] + right[i]);
   const std::vector<float> running = sum_of(0, 8, GradientSum::running);
   for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(running[i], all[i], 1e-6);
+  for (const GradientSum kind : {GradientSum::tree, GradientSum::running}) {
+    EXPECT_EQ(sum_of(0, 0, kind), std::vector<float>(all.size(), 0)) << "of no microbatches, whatever was there before";
+    sum_of(0, 1, kind);
+  }
 }
 
 TEST(TrainStep, StepWithoutLabelsChangesNothing) {
