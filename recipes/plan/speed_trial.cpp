@@ -14,6 +14,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/tensor/spill_file.h"
+#include "nibble/core/train/gradient_sum.h"
 #include "nibble/core/train/train_step.h"
 #include "nibble/parallel/comm/meta_comm.h"
 #include "nibble/parallel/plan/stage_run.h"
