@@ -139,7 +139,7 @@ def recipe_of(work, program, shape, mode, checkpointing, parallel, options):
 def planned_and_measured(work, options, recipe, ranks):
     """Bytes of each rank and seconds of a step, twice."""
     shutil.rmtree(work / "out", ignore_errors=True)
-    os.sync()  # else the system writes the last run's checkpoint while the plan's trial is timed
+    os.sync()  # so that nothing of the last run is written to the disk while the plan's trial is timed
     plan = json.loads(subprocess.run([options.program, "plan", recipe, "--json"], check=True, capture_output=True,
                                      text=True).stdout)
     launch = ["launch", "-n", str(ranks), "--"] if ranks > 1 else []

@@ -20,6 +20,7 @@ enum class GradientSum : uint8_t {
 /// How many sums of some of `count` microbatches are kept at most beside the gradients themselves.
 int64_t partial_sums(GradientSum kind, int64_t count);
 
+/// Every parameter has a gradient.
 void zero_gradients(const std::vector<Parameter*>& parameters);
 
 /// Calls run(i) for microbatches 0..count-1 in order; run adds microbatch i's gradient to the parameters' gradients and
