@@ -35,7 +35,7 @@ constexpr double kOperations = 2e11;  // of a step, about
 
 // A layer of more weights stands for so much time that a smaller one tells its speed as well (trial_config).
 constexpr double kLarge = 48e6;
-constexpr double kLargeOperations = 2.5e10;
+constexpr double kLargeOperations = 2e10;
 
 double median(std::vector<double> seconds) {
   if (seconds.empty()) return 0;

@@ -14,9 +14,9 @@ constexpr double kCold = 64 << 20;  // bytes of weights that no cache keeps from
 constexpr int64_t kMostLayers = 8;
 constexpr double kLayerBytes = 256 << 20;  // of a layer with gradients and state
 constexpr double kHeadBytes = 256 << 20;   // of the embedding, and of the head
-constexpr double kTrialWeights = 16e6;     // of its layer
+constexpr double kTrialWeights = 4e6;      // of its layer; finding memory for more takes longer than the steps
 constexpr int64_t kTrialWidth = 2048;      // products of so many columns are as fast as wider ones
-constexpr int64_t kTrialVocabulary = 2048;
+constexpr int64_t kTrialVocabulary = 1024;
 
 bool halves(const DecoderConfig& config, int64_t tensor) {
   const int64_t by = 2 * tensor;
