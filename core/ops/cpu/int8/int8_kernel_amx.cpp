@@ -8,15 +8,13 @@ namespace {
 using namespace int8_avx512;
 
 NIBBLE_AVX512 void add_dots(const Int8Tile& t, int64_t rows, const int32_t* dots) {
-  __m512 scales[kVectors];
-  load_scales(t, scales);
   for (int64_t r = 0; r < rows; ++r, dots += avx512::kWidth) {
     const __m512i too_large = _mm512_set1_epi32(static_cast<int>(kBias) * t.x_sums[r]);
     __m512i row[kVectors];
     for (int64_t v = 0; v < kVectors; ++v) {
       row[v] = _mm512_sub_epi32(_mm512_load_si512(dots + v * avx512::kLanes), too_large);
     }
-    add_scaled(t, r, scales, row);
+    add_scaled(t, r, row);
   }
 }
 

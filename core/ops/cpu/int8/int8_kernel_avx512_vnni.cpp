@@ -13,9 +13,26 @@ using namespace int8_avx512;
 // The tile of the bf16 kernel: 24 sums, four registers of W and one element of x.
 constexpr int64_t kRows = 6;
 
+/// Adds the products of four depths of a row. As assembly: of the intrinsic GCC 12 copies every sum to another register
+/// and half of them to memory.
+NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void add_products(const int8_t* x,
+                                                                           const __m512i (&w)[kVectors],
+                                                                           __m512i (&dots)[kVectors]) {
+  int32_t four;
+  std::memcpy(&four, x, sizeof four);
+  const __m512i left = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < kVectors; ++v) asm("vpdpbusd %2, %1, %0" : "+v"(dots[v]) : "v"(w[v]), "v"(left));
+}
+
+NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void load_step(const uint8_t* w, __m512i (&to)[kVectors]) {
+#pragma GCC unroll 4
+  for (int64_t v = 0; v < kVectors; ++v) to[v] = _mm512_load_si512(w + v * 64);
+}
+
 template <int64_t R>
 NIBBLE_AVX512_VNNI void tile(const Int8Tile& t) {
-  __m512i dots[R][kVectors];
+  __m512i dots[R][kVectors], row[kVectors];
 #pragma GCC unroll 6
   for (int64_t r = 0; r < R; ++r) {
 #pragma GCC unroll 4
@@ -23,24 +40,19 @@ NIBBLE_AVX512_VNNI void tile(const Int8Tile& t) {
   }
   const int8_t* x = t.x;
   const uint8_t* w = t.w;
-  for (int64_t s = 0; s < t.steps; ++s, x += kInt8Step, w += avx512::kStripBytes) {
-    __m512i row[kVectors];
-#pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) row[v] = _mm512_load_si512(w + v * 64);
+  for (int64_t s = 1; s < t.steps; ++s, x += kInt8Step, w += avx512::kStripBytes) {
+    load_step(w, row);
+    _mm_prefetch(x + R * kInt8Group + s * (R - 1) * kInt8Step, _MM_HINT_T0);  // rows of the next tile, as many bytes
 #pragma GCC unroll 6
-    for (int64_t r = 0; r < R; ++r) {
-      int32_t four;
-      std::memcpy(&four, x + r * kInt8Group, sizeof four);
-      const __m512i left = _mm512_set1_epi32(four);
-      // As assembly: of the intrinsic GCC 12 copies every sum to another register and half of them to memory.
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < kVectors; ++v) asm("vpdpbusd %2, %1, %0" : "+v"(dots[r][v]) : "v"(row[v]), "v"(left));
-    }
+    for (int64_t r = 0; r < R; ++r) add_products(x + r * kInt8Group, row, dots[r]);
   }
-  __m512 scales[kVectors];
-  load_scales(t, scales);
+  // The last step by rows: while the dots of one become floats, the next one's are multiplied.
+  load_step(w, row);
 #pragma GCC unroll 6
-  for (int64_t r = 0; r < R; ++r) add_scaled(t, r, scales, dots[r]);
+  for (int64_t r = 0; r < R; ++r) {
+    add_products(x + r * kInt8Group, row, dots[r]);
+    add_scaled(t, r, dots[r]);
+  }
 }
 
 void multiply(int64_t rows, const Int8Tile& t) {
