@@ -48,6 +48,26 @@ class Survey final : public Objective {
   std::vector<SampleFacts>& found_;
 };
 
+/// No products in 8 bits (Decoder::set_int8) as long as it lives.
+class Floats {
+ public:
+  Floats(Decoder& decoder, MemoryPool& pool) : pool_(pool) {
+    decoder.visit_linears([&](Linear& linear) {
+      if (linear.weight().in_int8()) rounded_.push_back(&linear);
+    });
+    for (Linear* linear : rounded_) linear->set_int8(nullptr);
+  }
+  ~Floats() {
+    for (Linear* linear : rounded_) linear->set_int8(&pool_);
+  }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+
+ private:
+  MemoryPool& pool_;
+  std::vector<Linear*> rounded_;
+};
+
 }  // namespace
 
 const Batch* StepWork::microbatch(int64_t i) const {
@@ -280,6 +300,8 @@ double LocalExecutor::loss_sum(const Batch* batch, const Objective& objective, c
 }
 
 Tensor LocalExecutor::next_logits(const Batch& batch, const StepContext& step, KvCache& cache) {
+  // A pass has a row for each of a few dozen answers: rounding the weights would take longer than it saves.
+  const Floats floats(decoder_, rank().pool);
   return decoder_.next_logits(batch, step, cache);
 }
 

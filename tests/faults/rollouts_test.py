@@ -44,6 +44,15 @@ class Rollouts(RolloutTest):
                 self.assertEqual(self.answers(out, 3), self.answers("one" + quantize, 3))
                 self.assertEqual(self.adapter(out), self.adapter("one" + quantize))
 
+    def test_answers_are_drawn_in_floats(self):
+        for name, arithmetic in (("floats", {}), ("int8", {"compute_dtype": "int8"})):
+            done = run("train", self.rollout_recipe(name, steps=1, model={"path": str(self.model)} | arithmetic))
+            if arithmetic and "has no products in 8 bits" in done.err:
+                self.skipTest("this CPU has none")
+            self.assertEqual(done.code, 0, done.err)
+        self.assertEqual(self.answers("int8", 1), self.answers("floats", 1))
+        self.assertNotEqual(self.adapter("int8"), self.adapter("floats"))
+
     def test_every_objective_on_a_base_in_4_bits_gives_one_result(self):
         for kind, objective in (("grpo", {"beta": 0.05}), ("rloo", {}), ("ppo", {"num_ppo_epochs": 2}),
                                 ("distillation", {"beta": 0.5})):
