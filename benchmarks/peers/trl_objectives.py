@@ -6,7 +6,7 @@ padding), LoRA, on the smollm2-135m or the tinyllama-1.1b shape with random weig
 MODEL: a 16-bit directory of such a shape. dpo: PAIRS (512) problems of GSM8K in steps of 8, each with its own answer and that of
 the next problem. grpo: a step with PROMPTS (8) prompts x 8 completions of TOKENS (128) tokens, drawn by each tool itself. Ours is timed from the
 start of the process to the saved adapter, TRL in train() alone: its imports and loading do not count. `ours` or `trl` as the
-last argument runs one of them."""
+last argument runs one of them; int8 behind all: our products in 8 bits."""
 import json
 import os
 import pathlib
@@ -56,8 +56,8 @@ def prepare(folder, model, count, prompts):
             out.write(json.dumps({"prompt": ALPACA.format(row["question"]), "answer": "1"}) + "\n")
 
 
-def ours(program, folder, kind, prompts, tokens):
-    recipe = {"model": {"path": str(folder / "model"), "compute_dtype": "bf16"}, "adapter": LORA, "objective": {"type": kind},
+def ours(program, folder, kind, prompts, tokens, arithmetic):
+    recipe = {"model": {"path": str(folder / "model"), "compute_dtype": arithmetic}, "adapter": LORA, "objective": {"type": kind},
               "data": {"train": str(folder / f"{kind}.jsonl"), "max_length": 1024, "pack": False},
               "train": {"epochs": 1, "microbatch_size": 8, "accumulate": 1},
               "optimizer": {"lr": 1e-6, "schedule": "constant"}, "output": {"dir": str(folder / "ours")}}
@@ -87,6 +87,7 @@ def theirs(folder, kind, prompts, tokens):
 
 def main():
     program, model, kind, *rest = sys.argv[1:]
+    arithmetic = rest.pop() if rest and rest[-1] in ("bf16", "int8") else "bf16"
     which = [rest.pop()] if rest and rest[-1] in ("ours", "trl") else ["ours", "trl"]
     count = int(rest[0]) if rest and kind == "dpo" else 512
     prompts, tokens = (int(rest[0]), int(rest[1])) if len(rest) == 2 else (8, 128)
@@ -95,7 +96,7 @@ def main():
         folder = pathlib.Path(name)
         prepare(folder, model, count, prompts)
         for tool in which:
-            found[tool] = (ours(program, folder, kind, prompts, tokens) if tool == "ours" else
+            found[tool] = (ours(program, folder, kind, prompts, tokens, arithmetic) if tool == "ours" else
                            theirs(folder, kind, prompts, tokens))
             print(f"{kind}, {count if kind == 'dpo' else f'{prompts} x 8 x {tokens}'}: {tool} {found[tool][0]:.1f} s, "
                   f"{found[tool][1] / 2**20:.2f} GiB", flush=True)
