@@ -10,11 +10,11 @@ more=()
 bash tests/packages.sh "${more[@]}"
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"
-# Tests save thousands of times and wait for the disk, and for signals: files in memory where there is room, and two
+# Tests save thousands of times and wait for the disk, and for signals: files in memory where there is room, and four
 # more at a time.
 room=$(df --output=avail --block-size=G /dev/shm 2>/dev/null | tail -n 1 | tr -dc '[:digit:]' || true)
 if [ -z "${TMPDIR:-}" ] && [ "${room:-0}" -ge 4 ]; then export TMPDIR=/dev/shm; fi
-ctest --preset "$preset" -j "$(($(nproc) + 2))"
+ctest --preset "$preset" -j "$(($(nproc) + 4))"
 
 echo "checking the format"
 find . -path ./build -prune -o \( -name '*.h' -o -name '*.cpp' \) -print |
