@@ -1,19 +1,19 @@
 """Losses on held-out text after training with model.compute_dtype f32, bf16 and int8, a few seeds each.
 
-    python3 benchmarks/int8_losses.py PROGRAM MODEL TEXT [--seeds 3] [--steps 100] [--outliers 1 20 100] [--quantize nf4]
+    python3 benchmarks/int8_losses.py [--seeds 3] job PROGRAM RECIPE [KEY=VALUE ...]
+    python3 benchmarks/int8_losses.py [--seeds 3] outliers PROGRAM MODEL TEXT [--steps 100] [--factors 1 20 100]
 
-MODEL: a Llama directory of one model.safetensors in f32 or bf16. outliers: what one channel in sixteen of every block's
-inputs is multiplied by; the norms' weights take the factor, the projections behind them its inverse, so that the model
-computes what it did. Needs numpy. A row for each factor and dtype: the first step's loss, the loss on the held-out
-fifth at the end, its spread over the seeds (a seed draws adapter, order and fifth), and what it is above f32's with the
-same seed.
+job: a recipe with data.eval. outliers: LoRA on MODEL, a Llama directory of one model.safetensors in f32 or bf16, put
+into NF4; factors: what one channel in sixteen of every block's inputs is multiplied by; the norms' weights take the
+factor, the projections behind them its inverse, so that the model computes what it did (needs numpy). A row for each
+dtype: the first step's loss, the loss on the held-out text at the end, its spread over the seeds (a seed draws adapter
+and order, for outliers the held-out fifth too), and what it is above f32's with the same seed.
 """
-import argparse, json, pathlib, shutil, statistics, subprocess, tempfile
-
-import numpy
+import argparse, json, pathlib, shutil, statistics, subprocess, sys, tempfile
 
 
 def read(path):
+    import numpy
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + size])
@@ -55,47 +55,69 @@ def plant(model, factor, to):
     write(to / "model.safetensors", tensors)
 
 
+def train(program, recipe, overrides, out):
+    """First loss in training and last loss on held-out text of a run of the recipe."""
+    shutil.rmtree(out, ignore_errors=True)
+    run = subprocess.run([program, "train", str(recipe), *overrides, f"output.dir={out}"], capture_output=True,
+                         text=True)
+    if run.returncode != 0:
+        sys.exit(run.stderr[-2000:])
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return (next(line["loss"] for line in lines if line["split"] == "train"),
+            [line["loss"] for line in lines if line["split"] == "eval"][-1])
+
+
+def compare(given, name, recipe, overrides, folder):
+    exact = []
+    for dtype in ("f32", "bf16", "int8"):
+        runs = [train(given.program, recipe, [*overrides, f"model.compute_dtype={dtype}", f"train.seed={seed}"],
+                      folder / "out") for seed in range(1, given.seeds + 1)]
+        before, after = zip(*runs)
+        exact = after if dtype == "f32" else exact
+        above = " ".join(f"{mine - his:+.4f}" for mine, his in zip(after, exact))
+        print(f"| {name} | {dtype} | {statistics.mean(before):.4f} | {statistics.mean(after):.4f} | "
+              f"{max(after) - min(after):.4f} | {above} |", flush=True)
+
+
+def with_outliers(given, folder):
+    text = given.text.read_text()
+    records = [text[at:at + 400] for at in range(0, len(text) - 400, 400)]
+    (folder / "data.jsonl").write_text("".join(json.dumps({"text": record}) + "\n" for record in records))
+    for factor in given.outliers:
+        model = folder / f"model-{factor:g}"
+        plant(given.model, factor, model)
+        recipe = {"model": {"path": str(model), "quantize": given.quantize},
+                  "adapter": {"r": 8, "lora_alpha": 16},
+                  "data": {"train": str(folder / "data.jsonl"), "eval_fraction": 0.2, "max_length": 256},
+                  "train": {"steps": given.steps, "microbatch_size": 4, "eval_every": given.steps - 1},
+                  "optimizer": {"lr": given.lr, "warmup_steps": 5}}
+        (folder / "recipe.json").write_text(json.dumps(recipe))
+        compare(given, f"{factor:g}", folder / "recipe.json", [], folder)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("program")
-    parser.add_argument("model", type=pathlib.Path)
-    parser.add_argument("text", type=pathlib.Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--outliers", type=float, nargs="+", default=[1, 20, 100])
-    parser.add_argument("--quantize", default="nf4")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    forms = parser.add_subparsers(required=True)
+    outliers = forms.add_parser("outliers")
+    outliers.add_argument("program")
+    outliers.add_argument("model", type=pathlib.Path)
+    outliers.add_argument("text", type=pathlib.Path)
+    outliers.add_argument("--steps", type=int, default=100)
+    outliers.add_argument("--factors", dest="outliers", type=float, nargs="+", default=[1, 20, 100])
+    outliers.add_argument("--quantize", default="nf4")
+    outliers.add_argument("--lr", type=float, default=2e-3)
+    outliers.set_defaults(run=with_outliers)
+    job = forms.add_parser("job")
+    job.add_argument("program")
+    job.add_argument("recipe", type=pathlib.Path)
+    job.add_argument("overrides", nargs="*")
+    job.set_defaults(run=lambda given, folder: compare(given, given.recipe.stem, given.recipe, given.overrides, folder))
     given = parser.parse_args()
+    print("| outliers or job | dtype | first step | held out | spread of seeds | above f32, each seed |")
+    print("|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        text = given.text.read_text()
-        records = [text[at:at + 400] for at in range(0, len(text) - 400, 400)]
-        (folder / "data.jsonl").write_text("".join(json.dumps({"text": record}) + "\n" for record in records))
-        print(f"{len(records)} records, {given.steps} steps, base {given.quantize}")
-        print("| outliers | dtype | first step | held out | spread of seeds | above f32, each seed |\n|---|---|---|---|---|---|")
-        for factor in given.outliers:
-            model = folder / f"model-{factor:g}"
-            plant(given.model, factor, model)
-            exact = []
-            for dtype in ("f32", "bf16", "int8"):
-                before, after = [], []
-                for seed in range(1, given.seeds + 1):
-                    out = folder / "out"
-                    shutil.rmtree(out, ignore_errors=True)
-                    recipe = {"model": {"path": str(model), "quantize": given.quantize, "compute_dtype": dtype},
-                              "adapter": {"r": 8, "lora_alpha": 16},
-                              "data": {"train": str(folder / "data.jsonl"), "eval_fraction": 0.2, "max_length": 256},
-                              "train": {"steps": given.steps, "microbatch_size": 4, "eval_every": given.steps - 1, "seed": seed},
-                              "optimizer": {"lr": given.lr, "warmup_steps": 5}, "output": {"dir": str(out)}}
-                    (folder / "recipe.json").write_text(json.dumps(recipe))
-                    subprocess.run([given.program, "train", str(folder / "recipe.json")], check=True, capture_output=True)
-                    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-                    before.append(next(line["loss"] for line in lines if line["split"] == "train"))
-                    after.append([line["loss"] for line in lines if line["split"] == "eval"][-1])
-                exact = after if dtype == "f32" else exact
-                above = " ".join(f"{mine - his:+.4f}" for mine, his in zip(after, exact))
-                print(f"| {factor:g} | {dtype} | {statistics.mean(before):.4f} | {statistics.mean(after):.4f} | "
-                      f"{max(after) - min(after):.4f} | {above} |", flush=True)
+        given.run(given, pathlib.Path(folder))
 
 
 main()
