@@ -85,7 +85,7 @@ struct QueryScaling {
 enum class Alibi : uint8_t {
   none,
   exact,    ///< BLOOM
-  rounded,  ///< Falcon: slopes and their products with positions rounded to bf16, then scaled like the scores
+  rounded,  ///< Falcon: ALiBi's slopes and their products with positions in bf16, then scaled like the scores
 };
 
 /// What is added to the embeddings, where it is neither learned nor rope: sines of a position, then cosines, with

@@ -261,7 +261,7 @@ HWY_INLINE void transpose(const float* from, int64_t rows, int64_t stride, int64
   for (int64_t i = 0; i < columns; ++i) std::fill(to + i * to_stride + rows, to + (i + 1) * to_stride, 0.0f);
 }
 
-/// score after the soft cap, before position slopes
+/// score after the soft cap, before ALiBi
 HWY_INLINE V soft_cap(V score, float softcap) {
   return hn::Mul(splat(softcap), tanh(hn::Mul(score, splat(1 / softcap))));
 }
