@@ -77,14 +77,17 @@ void put_rows(const Tensor& from, std::span<const int32_t> rows, float factor, f
 
 }  // namespace
 
-int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained) {
-  const int64_t rows = kLogitBytes / (vocabulary * int64_t{sizeof(float)});
-  return std::max({kMinRows, rows, trained ? width / 2 : 0});
+int64_t head_chunk_rows(int64_t rows, int64_t vocabulary, int64_t width, bool trained) {
+  const int64_t about =
+      std::max({kMinRows, kLogitBytes / (vocabulary * int64_t{sizeof(float)}), trained ? width / 2 : 0});
+  const int64_t chunks = std::max(int64_t{1}, (rows - about / 8 + about - 1) / about);
+  return std::max(int64_t{1}, (rows + chunks - 1) / chunks);
 }
 
-int64_t DecoderHead::chunk_rows() {
+int64_t DecoderHead::chunk_rows(int64_t rows) {
   const Parameter* weight = linear.weight().parameter();
-  return head_chunk_rows(linear.global_out_features(), linear.in_features(), weight != nullptr && weight->trainable);
+  const bool trained = weight != nullptr && weight->trainable;
+  return head_chunk_rows(rows, linear.global_out_features(), linear.in_features(), trained);
 }
 
 Tensor DecoderHead::forward(const Tensor& hidden, const StepContext& step, Saved* saved) {
@@ -138,9 +141,9 @@ Tensor DecoderHead::backward(Tensor& dlogits, const StepContext& step, Saved&& s
 
 void DecoderHead::logits(const Tensor& hidden, const StepContext& step, const LayerSharding* sharding,
                          const std::function<void(int64_t row, const Tensor& logits)>& sink) {
-  const int64_t rows = hidden.dim(0);
-  for (int64_t begin = 0; begin < rows; begin += chunk_rows()) {
-    Tensor chunk = forward(hidden.rows(begin, std::min(rows, begin + chunk_rows())), step, nullptr);
+  const int64_t rows = hidden.dim(0), most = chunk_rows(rows);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    Tensor chunk = forward(hidden.rows(begin, std::min(rows, begin + most)), step, nullptr);
     if (sharding) chunk = sharding->gather_logits(chunk, step);
     if (softcap > 0) ops::softcap(chunk, softcap);
     sink(begin, chunk);
@@ -204,9 +207,9 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     }
     if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);
   };
-  each_chunk(hidden, rows.weighted, chunk_rows(), step, sharding, gradient, of);
+  each_chunk(hidden, rows.weighted, chunk_rows(std::ssize(rows.weighted)), step, sharding, gradient, of);
   gradient = nullptr;
-  if (log_probs) each_chunk(hidden, rows.others, chunk_rows(), step, sharding, nullptr, of);
+  if (log_probs) each_chunk(hidden, rows.others, chunk_rows(std::ssize(rows.others)), step, sharding, nullptr, of);
   return total;
 }
 
@@ -227,7 +230,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const LogitLoss& loss, const 
       ops::cast(chunk, dlogits);
     }
   };
-  const int64_t chunk = loss.at_once ? std::max<int64_t>(1, std::ssize(loss.rows)) : chunk_rows();
+  const int64_t rows = std::ssize(loss.rows), chunk = loss.at_once ? std::max(int64_t{1}, rows) : chunk_rows(rows);
   each_chunk(hidden, loss.rows, chunk, step, sharding, gradient, of);
   return total;
 }

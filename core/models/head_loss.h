@@ -12,9 +12,10 @@
 
 namespace nibble {
 
-/// Rows of logits that are computed at a time: about 32 MiB in f32, or half of what a weight [V, E] that is trained
-/// takes, but enough that a product reads the weight to some effect.
-int64_t head_chunk_rows(int64_t vocabulary, int64_t width, bool trained);
+/// Rows of logits, of `rows`, that are computed at a time, nearly as many each time: about 32 MiB in f32, or half of
+/// what a weight [V, E] that is trained takes, or an eighth more, but enough that a product reads the weight to some
+/// effect.
+int64_t head_chunk_rows(int64_t rows, int64_t vocabulary, int64_t width, bool trained);
 
 /// Which gradient a head computes: of the sum over label tokens of weight * -log p, times `scale`. That of the logits
 /// is scale * weight * (softmax - onehot).
@@ -49,7 +50,7 @@ struct DecoderHead {
     return streams ? streams->join(x, step, saved) : x;
   }
   /// See head_chunk_rows; the same for all shards of a vocabulary.
-  int64_t chunk_rows();
+  int64_t chunk_rows(int64_t rows);
 
   /// Calls sink(first row, logits [n, V] f32) for the chunks of hidden [N, D] f32 in order: of the whole vocabulary,
   /// wherever its rows are.
