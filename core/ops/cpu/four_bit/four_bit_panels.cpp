@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_strip.h"
+#include "nibble/core/ops/cpu/stored_weight.h"
 
 namespace nibble::ops::cpu {
 
@@ -17,24 +18,6 @@ float power_of_two(uint32_t exponent) {
 }
 
 }  // namespace
-
-void fetch_next(const StoredWeight& w, int64_t row, int64_t rows, int64_t col_begin, int64_t col_end) {
-  constexpr int64_t kLong = 512 / 16;
-  constexpr uintptr_t kLine = 64;
-  const int64_t count = col_end - col_begin;
-  const bool along = count >= kLong * rows;
-  if (along && col_end < w.cols) {
-    col_begin = col_end;
-  } else {
-    row += rows;
-    if (along) col_begin = 0;
-  }
-  if (row >= w.row_end) return;
-  const int64_t first = row * w.cols + col_begin, last = first + std::min(count, w.cols - col_begin);
-  const std::byte* line = w.bytes + first * w.bits / 8;
-  line -= reinterpret_cast<uintptr_t>(line) % kLine;
-  for (; line < w.bytes + last * w.bits / 8; line += kLine) __builtin_prefetch(line);
-}
 
 FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float factor) {
   FourBitDotsTable result;

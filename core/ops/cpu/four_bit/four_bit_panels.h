@@ -15,17 +15,6 @@ constexpr bool four_bit_fused(Isa level) { return level >= Isa::avx512_bf16; }
 constexpr bool four_bit_fused(Isa) { return false; }
 #endif
 
-/// A weight as it lies in memory, `bits` to an element.
-struct StoredWeight {
-  const std::byte* bytes;
-  int64_t cols, row_end, bits;
-};
-
-/// Asks for row `row` of the piece that a product fills after this one, which has `rows` rows: pieces of at most 16
-/// rows and 512 columns go along the rows to their end, those of more rows down the columns (PanelPacker). They are too
-/// far apart and too short for the hardware to see where they lead.
-void fetch_next(const StoredWeight& w, int64_t row, int64_t rows, int64_t col_begin, int64_t col_end);
-
 /// The scales of a 4-bit matrix as they are stored, mapped or not: double quantization is undone each time a scale is
 /// used, which costs a few operations per block.
 class FourBitScales {

@@ -71,6 +71,12 @@ struct GemmKernel {
   /// Packs `depth` rows of `columns` <= width elements of a row-major matrix as a strip.
   void (*pack_rows)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip);
 
+  /// The same of a matrix of bf16, for a kernel in f32. Null: it is made f32 before.
+  void (*pack_transposed_bf16)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                               std::byte* strip) = nullptr;
+  void (*pack_rows_bf16)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
+                         std::byte* strip) = nullptr;
+
   /// Packs `depth` rows of `columns` <= kLeftGroup elements of a row-major matrix as tiles of the left operand of the
   /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
   /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.

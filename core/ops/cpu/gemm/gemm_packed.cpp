@@ -71,11 +71,11 @@ void pack_left(const PackedProduct& product, Range m, Range k, const GemmKernel&
   }
 }
 
-/// One job: rows m and columns n of C.
+/// One job: rows m and columns n of C. next: columns of a later one, see GemmPlan::columns_after.
 class Job {
  public:
   Job(const Operands& product, const Operands* epilogue, const GemmKernel& kernel, const GemmPlan& plan, Range m,
-      Range n)
+      Range n, Range next)
       : p_(product.p),
         epilogue_(epilogue ? &epilogue->p : nullptr),
         plan_(plan),
@@ -83,6 +83,7 @@ class Job {
         level_(product.w.level()),
         m_(m),
         n_(n),
+        next_(next),
         workspace_(gemm_workspace(kernel_)),
         packer_(product.p, product.w, kernel, workspace_.panel, workspace_.fill),
         left_bytes_(widens_left(p_) ? kLeftGroup * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
@@ -98,6 +99,7 @@ class Job {
     for (int64_t k0 = 0; k0 < plan_.depth; k0 += plan_.depth_block) {
       const Range k{k0, std::min(plan_.depth, k0 + plan_.depth_block)};
       packer_.pack(k, n_);
+      fetch_panel_after(k);
       if (epilogue_ != nullptr && k.end == plan_.depth) epilogue_packer_.pack({0, epilogue_->a.dim(1)}, n_);
       for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
         const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
@@ -108,6 +110,12 @@ class Job {
   }
 
  private:
+  void fetch_panel_after(Range k) {
+    const int64_t begin = k.end < plan_.depth ? k.end : 0;
+    const int64_t tiles = divide_up(m_.size(), kernel_.rows) * divide_up(n_.size(), kernel_.width);
+    ahead_ = packer_.ahead({begin, std::min(plan_.depth, begin + plan_.depth_block)}, begin > 0 ? n_ : next_, tiles);
+  }
+
   void multiply_group(Range k, Range group, float* sums) {
     const int64_t steps = divide_up(k.size(), kernel_.depth_step);
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute));
@@ -145,6 +153,7 @@ class Job {
                          .accumulate = p_.accumulate};
     const int64_t strip = packer_.strip_bytes(k.size());
     const auto multiply = [&](int64_t m0, int64_t n0) {
+      ahead_.next();
       output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
       output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
       TileInput input = {.a = left.data + (m0 - group.begin) / kernel_.rows * tile_bytes,
@@ -222,13 +231,14 @@ class Job {
   const GemmPlan& plan_;
   const GemmKernel& kernel_;
   Isa level_;
-  Range m_, n_;
+  Range m_, n_, next_;
   GemmWorkspace workspace_;
   PanelPacker packer_;
   int64_t left_bytes_;  // of widened rows
   PanelPacker epilogue_packer_;
   int64_t sums_stride_;
   bool keeps_sums_;
+  FetchAhead ahead_;
   KernelUse use_{kernel_.release};
 };
 
@@ -278,7 +288,7 @@ void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* e
   parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) {
       const auto [m, n] = plan.piece(job);
-      Job(operands, narrow ? &*narrow : nullptr, kernel, plan, m, n).run();
+      Job(operands, narrow ? &*narrow : nullptr, kernel, plan, m, n, plan.columns_after(job)).run();
     }
   });
 }

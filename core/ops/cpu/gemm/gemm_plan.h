@@ -18,7 +18,7 @@ constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
 // With 16 jobs of one size the last of up to 8 threads ends at most a third later than the mean (7 threads: 3 jobs of
-// 16 / 7).
+// 16 / 7). Where the last chunks are cut, a job for every thread is enough.
 constexpr int64_t kMinJobs = 16;
 // Rows x columns of a job: its f32 sums are 1 MiB of the 2 MiB of a thread's buffers. They are read and written once
 // in depth_block multiplications, so it does not count which cache they lie in; a packed panel serves all rows of a
@@ -52,7 +52,8 @@ struct GemmPlan {
     const int64_t chunks = divide_up(rows, kMaxJobSums / chunk_columns + shape.rows);
     chunk_rows = round_up(divide_up(rows, chunks), shape.rows);
     chunk_columns = even_columns(chunk_columns);
-    while (jobs() < kMinJobs && work() > kMinJobMultiplications) {
+    const int64_t least = left_in_place ? std::min(kMinJobs, int64_t{threads()}) : kMinJobs;
+    while (jobs() < least && work() > kMinJobMultiplications) {
       const bool narrow = left_in_place && chunk_columns > shape.width;
       if (narrow || (chunk_rows <= 4 * kLeftGroup && chunk_columns > shape.panel_columns)) {
         chunk_columns = even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
@@ -104,6 +105,12 @@ struct GemmPlan {
     const int64_t m0 = of_kind % cuts * size;
     const int64_t n0 = (of_kind / cuts + (whole ? 0 : column_chunks() - last_chunks)) * chunk_columns;
     return {{m0, std::min(rows, m0 + size)}, {n0, std::min(columns, n0 + chunk_columns)}};
+  }
+
+  // Columns of the job that the thread of this one may come to next, where there is one.
+  Range columns_after(int64_t job) const {
+    const int64_t next = job + threads();
+    return next < jobs() ? piece(next).n : Range{0, 0};
   }
 
   // Multiplications of one job.

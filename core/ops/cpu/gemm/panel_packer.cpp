@@ -22,7 +22,7 @@ void PanelPacker::pack_transposed(Range k, Range n) const {
     for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillDepth) {
       const Range depth{k0, std::min(k.end, k0 + kFillDepth)};
       const auto [from, stride] = fetch({n0, n0 + count}, depth);
-      kernel_.pack_transposed(from, stride, count, depth.size(), lanes + (k0 - k.begin) * kernel_.width * size_);
+      pack_transposed_(from, stride, count, depth.size(), lanes + (k0 - k.begin) * kernel_.width * size_);
     }
   }
 }
@@ -33,14 +33,14 @@ void PanelPacker::pack_rows(Range k, Range n) const {
     const auto [from, stride] = fetch(depth, n);
     for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.width) {
       std::byte* strip = panel_ + (n0 - n.begin) / kernel_.width * strip_bytes(k.size());
-      kernel_.pack_rows(from + (n0 - n.begin) * size_, stride, std::min(kernel_.width, n.end - n0), depth.size(),
-                        strip + (k0 - k.begin) * kernel_.width * size_);
+      pack_rows_(from + (n0 - n.begin) * in_place_size_, stride, std::min(kernel_.width, n.end - n0), depth.size(),
+                 strip + (k0 - k.begin) * kernel_.width * size_);
     }
   }
 }
 
 PanelPacker::Piece PanelPacker::fetch(Range rows, Range cols) const {
-  if (in_place_ != nullptr) return {in_place_ + (rows.begin * w_.cols() + cols.begin) * size_, w_.cols()};
+  if (in_place_ != nullptr) return {in_place_ + (rows.begin * w_.cols() + cols.begin) * in_place_size_, w_.cols()};
   const int64_t stride = cols.size();
   auto* floats = reinterpret_cast<float*>(scratch_);
   if (input_ == DType::f32 || (kernel_.compute == DType::f32 && w_.in_place(DType::bf16) != nullptr)) {

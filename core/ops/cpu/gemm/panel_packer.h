@@ -16,11 +16,26 @@ class PanelPacker {
         kernel_(kernel),
         panel_(panel),
         scratch_(scratch),
-        size_(static_cast<int64_t>(dtype_size(kernel.compute))) {
+        size_(static_cast<int64_t>(dtype_size(kernel.compute))),
+        in_place_size_(size_),
+        pack_transposed_(kernel.pack_transposed),
+        pack_rows_(kernel.pack_rows) {
     if (input_ == kernel.compute) in_place_ = w_.in_place(kernel.compute);
+    const std::byte* narrow = w_.in_place(DType::bf16);
+    if (kernel.pack_rows_bf16 == nullptr || narrow == nullptr) return;
+    in_place_ = narrow;
+    in_place_size_ = static_cast<int64_t>(sizeof(bf16));
+    pack_transposed_ = kernel.pack_transposed_bf16;
+    pack_rows_ = kernel.pack_rows_bf16;
   }
 
   int64_t strip_bytes(int64_t depth) const { return round_up(depth, kernel_.depth_step) * kernel_.width * size_; }
+
+  /// What of W that panel is made from, for `turns` turns.
+  FetchAhead ahead(Range k, Range n, int64_t turns) const {
+    return transposed_ ? FetchAhead(w_.stored(), n.begin, n.end, k.begin, k.end, turns)
+                       : FetchAhead(w_.stored(), k.begin, k.end, n.begin, n.end, turns);
+  }
 
   void pack(Range k, Range n) const { transposed_ ? pack_transposed(k, n) : pack_rows(k, n); }
 
@@ -33,7 +48,7 @@ class PanelPacker {
     const std::byte* data;
     int64_t stride;
   };
-  // A piece of W in the compute type: in place, or expanded into scratch.
+  // A piece of W for pack_transposed_ and pack_rows_: in place, or expanded into scratch in the compute type.
   Piece fetch(Range rows, Range cols) const;
 
   const WeightPanels& w_;
@@ -42,8 +57,9 @@ class PanelPacker {
   const GemmKernel& kernel_;
   std::byte* panel_;
   std::byte* scratch_;
-  int64_t size_;
+  int64_t size_, in_place_size_;
   const std::byte* in_place_ = nullptr;
+  decltype(GemmKernel::pack_rows) pack_transposed_, pack_rows_;
 };
 
 }  // namespace nibble::ops::cpu

@@ -59,16 +59,17 @@ void narrow(const std::byte* from, int64_t count, bf16* to, [[maybe_unused]] Isa
 }
 
 template <typename To>
-void fill_dense(const Tensor& matrix, Isa level, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+void fill_dense(const WeightView& w, Isa level, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                 To* out, int64_t stride) {
+  const Tensor& matrix = w.dense;
   const auto convert = matrix.dtype() == DType::f32    ? convert_row<float, To>
                        : matrix.dtype() == DType::bf16 ? convert_row<bf16, To>
                                                        : convert_row<f16, To>;
   const auto size = static_cast<int64_t>(dtype_size(matrix.dtype()));
   const std::byte* first = matrix.raw() + col_begin * size;
-  const StoredWeight stored = {matrix.raw(), matrix.dim(1), matrix.dim(0), 8 * size};
+  const StoredWeight next = stored(w);
   for (int64_t row = row_begin; row < row_end; ++row) {
-    fetch_next(stored, row, row_end - row_begin, col_begin, col_end);
+    fetch_next(next, row, row_end - row_begin, col_begin, col_end);
     const std::byte* from = first + row * matrix.dim(1) * size;
     To* to = out + (row - row_begin) * stride;
     if constexpr (std::is_same_v<To, bf16>) {
@@ -95,7 +96,7 @@ void WeightPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, i
                         int64_t stride) const {
   switch (w_.encoding) {
     case WeightEncoding::dense:
-      return fill_dense(w_.dense, level_, row_begin, row_end, col_begin, col_end, out, stride);
+      return fill_dense(w_, level_, row_begin, row_end, col_begin, col_end, out, stride);
     case WeightEncoding::four_bit:
       return four_bit_->fill(row_begin, row_end, col_begin, col_end, out, stride);
   }

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_panels.h"
+#include "nibble/core/ops/cpu/stored_weight.h"
 
 namespace nibble::ops::cpu {
 
@@ -16,6 +17,7 @@ class WeightPanels {
 
   int64_t cols() const { return w_.cols(); }
   Isa level() const { return level_; }
+  StoredWeight stored() const { return cpu::stored(w_); }
   /// Writes W[row_begin:row_end, col_begin:col_end] to out, f32 or bf16, row-major with `stride` elements between rows.
   template <typename Out>
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "nibble/core/ops/cpu/int8/int8_codes.h"
+#include "nibble/core/ops/cpu/stored_weight.h"
 
 namespace nibble::ops::cpu {
 
@@ -16,13 +17,6 @@ constexpr int64_t kSmallestBlock = 32;
 // Most columns of a panel.
 constexpr int64_t kMostColumns = 128;
 constexpr int64_t kMostBlocks = std::max(kFillDepth, kMostColumns) / kSmallestBlock + 1;
-
-StoredWeight stored(const WeightView& w) {
-  if (w.encoding == WeightEncoding::dense) {
-    return {w.dense.raw(), w.cols(), w.rows(), 8 * static_cast<int64_t>(dtype_size(w.dense.dtype()))};
-  }
-  return {w.four_bit.packed.raw(), w.cols(), w.four_bit.first_row + w.rows(), 4};
-}
 
 }  // namespace
 
@@ -120,7 +114,7 @@ void Int8Panels::fill_rows(Range k, Range n, const Output& out) const {
     // Of blocks the scales [depth, blocks], of other weights the values [depth, columns].
     if (scales_) {
       for (int64_t i = 0; i < depth; ++i) {
-        fetch_next(next, m.first_row + k0 + i, kInt8Group, n.begin, n.end);
+        fetch_next(next, k0 + i, kInt8Group, n.begin, n.end);
         const int64_t first = ((m.first_row + k0 + i) * w_.cols() + n.begin) / size;
         scales_->read(first, first + blocks, floats + i * blocks);
       }
