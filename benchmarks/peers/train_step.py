@@ -21,6 +21,9 @@ def make_model(models, shape, mode, checkpointing, prepared, floats):
     for module in model.modules():
         if floats and hasattr(module, "compute_dtype"):  # 4-bit
             module.compute_dtype = torch.float32
+    for parameter in model.parameters():  # beside 4-bit weights the others are as they are stored
+        if floats and parameter.is_floating_point():
+            parameter.data = parameter.data.float()
     model.config.use_cache = False
     model.train()
     if mode == "full":
