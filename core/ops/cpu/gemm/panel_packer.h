@@ -31,7 +31,7 @@ class PanelPacker {
 
   int64_t strip_bytes(int64_t depth) const { return round_up(depth, kernel_.depth_step) * kernel_.width * size_; }
 
-  /// What of W that panel is made from, for `turns` turns.
+  /// What pack(k, n) will read of W, asked for in `turns` turns.
   FetchAhead ahead(Range k, Range n, int64_t turns) const {
     return transposed_ ? FetchAhead(w_.stored(), n.begin, n.end, k.begin, k.end, turns)
                        : FetchAhead(w_.stored(), k.begin, k.end, n.begin, n.end, turns);
