@@ -58,6 +58,8 @@ struct GemmKernel {
   int64_t panel_columns;  ///< columns of a panel: depth_block * panel_columns elements stay in the L2 cache
   /// Whether groups of a row follow each other in a packed left operand, not those of a step.
   bool left_by_rows = false;
+  /// Rows of a tile with as many sums as hide the latency of a multiply-add.
+  int64_t least_rows = 1;
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
 

@@ -56,8 +56,10 @@ NIBBLE_AVX2 void pack_rows(const std::byte* from, int64_t stride, int64_t column
 // A store writes 8 columns; the two too many are overwritten by the tile's next step.
 NIBBLE_AVX2 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                       std::byte* tiles, int64_t tile_bytes) {
+  constexpr int64_t kAheadRows = 32, kLine = 16;
   const float* row = floats(from);
   for (int64_t k = 0; k < depth; ++k, row += stride, tiles += kRows * kSize) {
+    for (int64_t m = 0; m < columns; m += kLine) _mm_prefetch(row + kAheadRows * stride + m, _MM_HINT_T0);
     for (int64_t m = 0, tile = 0; m < columns; m += kRows, tile += tile_bytes) {
       _mm256_storeu_ps(floats(tiles + tile), avx2::load(row + m, columns - m));
     }
@@ -190,6 +192,7 @@ const GemmKernel kGemmAvx2 = {
     .depth_step = 1,
     .depth_block = 320,  // a strip has 20 KB of the first level, a panel of 320 x 176 f32 225 of 256 KB of the second
     .panel_columns = 176,
+    .least_rows = 4,  // of two registers: 4 cycles, two a cycle
     .multiply = multiply,
     .pack_transposed = pack_transposed<float>,
     .pack_rows = pack_rows<float>,

@@ -1,6 +1,7 @@
 #include "nibble/core/ops/cpu/gemm/gemm_packed.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "nibble/core/ops/cpu/gemm/gemm_workspace.h"
@@ -36,6 +37,35 @@ struct Operands {
 struct LeftTile {
   const std::byte* data;
   int64_t row_bytes, step_bytes;
+};
+
+/// The tiles of at most kLeftGroup rows.
+class Tiles {
+ public:
+  struct Tile {
+    int64_t row, rows;
+    const std::byte* left;
+  };
+
+  Tiles(const GemmKernel& kernel, int64_t count, const LeftTile& left, int64_t tile_bytes) {
+    // Where rows lie one after another, two tiles share what a full one would leave too few rows of.
+    const bool by_rows = tile_bytes == kernel.rows * left.row_bytes;
+    const std::byte* from = left.data;
+    for (int64_t row = 0, rows; row < count; row += rows) {
+      const int64_t behind = count - row - kernel.rows;
+      rows = std::min(kernel.rows, count - row);
+      if (by_rows && behind > 0 && behind < kernel.least_rows) rows = (count - row + 1) / 2;
+      tiles_[static_cast<size_t>(count_++)] = {row, rows, from};
+      from += by_rows ? rows * left.row_bytes : tile_bytes;
+    }
+  }
+
+  const Tile* begin() const { return tiles_.data(); }
+  const Tile* end() const { return tiles_.data() + count_; }
+
+ private:
+  std::array<Tile, kLeftGroup> tiles_;
+  int64_t count_ = 0;
 };
 
 template <typename From, typename To>
@@ -90,6 +120,7 @@ class Job {
         epilogue_packer_((epilogue ? *epilogue : product).p, (epilogue ? *epilogue : product).w, kernel,
                          workspace_.left + left_bytes_, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
+    if (epilogue_ != nullptr) epilogue_strip_ = epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
     NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
@@ -151,51 +182,51 @@ class Job {
                          .dtype = p_.c.dtype(),
                          .alpha = p_.alpha,
                          .accumulate = p_.accumulate};
+    const Tiles tiles(kernel_, group.size(), left, tile_bytes);
     const int64_t strip = packer_.strip_bytes(k.size());
-    const auto multiply = [&](int64_t m0, int64_t n0) {
+    TileInput low = {};
+    if (epilogue_ != nullptr) low = epilogue_input(group.begin);
+    const std::byte *const low_left = low.a, *const low_right = low.b;
+    TileInput input = {.a_row_bytes = left.row_bytes,
+                       .a_step_bytes = left.step_bytes,
+                       .steps = steps,
+                       .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
+    const auto multiply = [&](const Tiles::Tile& tile, int64_t number) {
+      const int64_t n0 = number * kernel_.width;
       ahead_.next();
-      output.sums = sums + (m0 - group.begin) * sums_stride_ + n0;
-      output.c = c + (m0 * plan_.columns + n_.begin + n0) * c_size;
-      TileInput input = {.a = left.data + (m0 - group.begin) / kernel_.rows * tile_bytes,
-                         .a_row_bytes = left.row_bytes,
-                         .a_step_bytes = left.step_bytes,
-                         .b = workspace_.panel + n0 / kernel_.width * strip,
-                         .steps = steps,
-                         .epilogue = nullptr};
-      TileInput epilogue;
-      if (last && epilogue_ != nullptr) {
-        epilogue = epilogue_tile(m0, n0, group.begin);
-        input.epilogue = &epilogue;
-      }
-      kernel_.multiply(std::min(kernel_.rows, group.end - m0), std::min(kernel_.width, n_.size() - n0), input, output);
+      output.sums = sums + tile.row * sums_stride_ + n0;
+      output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
+      input.a = tile.left;
+      input.b = workspace_.panel + number * strip;
+      low.a = low_left + tile.row * low.a_row_bytes;
+      low.b = low_right + number * epilogue_strip_;
+      kernel_.multiply(tile.rows, std::min(kernel_.width, n_.size() - n0), input, output);
     };
+    const int64_t strips = sums_stride_ / kernel_.width;
     if (packer_.strip_bytes(kernel_.depth_block) <= kFirstLevelStrip) {
-      for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) {
-        for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) multiply(m0, n0);
+      for (int64_t n = 0; n < strips; ++n) {
+        for (const Tiles::Tile& tile : tiles) multiply(tile, n);
       }
     } else {
-      for (int64_t m0 = group.begin; m0 < group.end; m0 += kernel_.rows) {
-        for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel_.width) multiply(m0, n0);
+      for (const Tiles::Tile& tile : tiles) {
+        for (int64_t n = 0; n < strips; ++n) multiply(tile, n);
       }
     }
   }
 
-  TileInput epilogue_tile(int64_t m0, int64_t n0, int64_t group) const {
+  /// Of the tile in row `row` and the first columns.
+  TileInput epilogue_input(int64_t row) const {
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute)), depth = epilogue_->a.dim(1);
-    const std::byte* a =
-        left_bytes_ > 0 ? epilogue_left() + (m0 - group) * depth * size : epilogue_->a.raw() + m0 * depth * size;
-    return {.a = a,
+    return {.a = left_bytes_ > 0 ? epilogue_left() : epilogue_->a.raw() + row * depth * size,
             .a_row_bytes = depth * size,
             .a_step_bytes = kernel_.depth_step * size,
-            .b = workspace_.left + left_bytes_ + n0 / kernel_.width * epilogue_packer_.strip_bytes(depth),
-            .steps = divide_up(depth, kernel_.depth_step),
-            .epilogue = nullptr};
+            .b = workspace_.left + left_bytes_,
+            .steps = divide_up(depth, kernel_.depth_step)};
   }
 
   // Behind the right side.
   std::byte* epilogue_left() const {
-    return workspace_.left + left_bytes_ +
-           sums_stride_ / kernel_.width * epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
+    return workspace_.left + left_bytes_ + sums_stride_ / kernel_.width * epilogue_strip_;
   }
 
   void widen_rows(const Tensor& a, Range rows, Range k, std::byte* out) const {
@@ -236,7 +267,7 @@ class Job {
   PanelPacker packer_;
   int64_t left_bytes_;  // of widened rows
   PanelPacker epilogue_packer_;
-  int64_t sums_stride_;
+  int64_t sums_stride_, epilogue_strip_ = 0;
   bool keeps_sums_;
   FetchAhead ahead_;
   KernelUse use_{kernel_.release};
