@@ -61,15 +61,16 @@ class Job {
     const auto* codes = p_.x.codes.data<const int8_t>();
     const auto* scales = p_.x.scales.data<const float>();
     const auto* code_sums = p_.x.sums.data<const int32_t>();
-    for (int64_t n0 = 0; n0 < n_.size(); n0 += p_.kernel.width) {
-      const auto* strip = reinterpret_cast<const uint8_t*>(workspace_.panel + n0 / p_.kernel.width * bytes);
+    const auto* strip = reinterpret_cast<const uint8_t*>(workspace_.panel);
+    for (int64_t n0 = 0; n0 < n_.size(); n0 += p_.kernel.width, strip += bytes) {
       for (int64_t k0 = k.begin; k0 < k.end; k0 += kInt8Group) {
+        const int64_t steps = divide_up(std::min(kInt8Group, k.end - k0), p_.kernel.step);
         for (int64_t m0 = rows.begin; m0 < rows.end; m0 += p_.kernel.rows) {
           const int64_t at = k0 / kInt8Group * plan_.rows + m0;
           p_.kernel.multiply(std::min(p_.kernel.rows, rows.end - m0),
                              {.x = codes + at * kInt8Group,
                               .w = strip + (k0 - k.begin) * p_.kernel.width,
-                              .steps = divide_up(std::min(kInt8Group, k.end - k0), p_.kernel.step),
+                              .steps = steps,
                               .x_scales = scales + at,
                               .x_sums = code_sums + at,
                               .w_scales = scales_ + (k0 - k.begin) / kInt8Group * sums_stride_ + n0,
@@ -88,15 +89,16 @@ class Job {
     const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
     const auto size = static_cast<int64_t>(dtype_size(kernel.compute));
     const int64_t depth = p_.epilogue ? p_.epilogue->a.dim(1) : 0;
+    const int64_t strip = packer_ ? packer_->strip_bytes(depth) : 0, steps = divide_up(depth, kernel.depth_step);
     for (int64_t m0 = rows.begin; m0 < rows.end; m0 += kernel.rows) {
-      for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel.width) {
-        const TileInput input = {
-            .a = p_.epilogue ? p_.epilogue->a.raw() + m0 * depth * size : nullptr,
-            .a_row_bytes = depth * size,
-            .a_step_bytes = kernel.depth_step * size,
-            .b = packer_ ? workspace_.left + n0 / kernel.width * packer_->strip_bytes(depth) : workspace_.left,
-            .steps = divide_up(depth, kernel.depth_step),
-            .epilogue = nullptr};
+      const std::byte* right = workspace_.left;
+      for (int64_t n0 = 0; n0 < n_.size(); n0 += kernel.width, right += strip) {
+        const TileInput input = {.a = p_.epilogue ? p_.epilogue->a.raw() + m0 * depth * size : nullptr,
+                                 .a_row_bytes = depth * size,
+                                 .a_step_bytes = kernel.depth_step * size,
+                                 .b = right,
+                                 .steps = steps,
+                                 .epilogue = nullptr};
         const TileOutput output = {.first = false,
                                    .last = true,
                                    .sums = sums + (m0 - rows.begin) * sums_stride_ + n0,
