@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -26,6 +25,7 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/wrap.h"
 #include "nibble/cli/processes/around_mpirun.h"
+#include "nibble/cli/processes/own_program.h"
 #include "nibble/cli/processes/ranks_here.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/numa_nodes.h"
@@ -387,7 +387,7 @@ void run(const LaunchFlags& flags) {
   options.ranks = flags.ranks;
   options.hosts = flags.hosts;
   options.root = geteuid() == 0;
-  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.program = own_program();
   options.args = arguments(flags);
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   options.threads = flags.threads;

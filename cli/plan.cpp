@@ -14,6 +14,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/processes/failure.h"
+#include "nibble/cli/processes/own_program.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -71,7 +72,7 @@ MachineSpeed measure_under_mpi(const PlanFlags& flags, const Recipe& recipe, con
     options.threads = threads;
     options.root = geteuid() == 0;
     options.launcher = mpi_launcher(mpi_library());
-    options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+    options.program = own_program();
     options.args = {"plan", flags.recipe};
     options.args.insert(options.args.end(), flags.overrides.begin(), flags.overrides.end());
     const ScratchDirectory scratch;

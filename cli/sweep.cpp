@@ -23,6 +23,7 @@
 #include "nibble/cli/printing/progress.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/cli/printing/table.h"
+#include "nibble/cli/processes/own_program.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -71,7 +72,7 @@ ChildProcess start(const SweepFlags& flags, const SweepRun& run, int threads) {
   std::error_code error;
   std::filesystem::create_directories(run.directory, error);
   if (error) throw system_error(run.directory, "cannot be made", error.value());
-  std::vector<std::string> words = {"/proc/self/exe", "train", flags.recipe};
+  std::vector<std::string> words = {own_program(), "train", flags.recipe};
   words.insert(words.end(), run.overrides.begin(), run.overrides.end());
   if (flags.jobs > 1) words.push_back("train.threads=" + std::to_string(threads));
   const std::string path = (run.directory / "log.txt").string();

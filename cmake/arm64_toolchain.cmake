@@ -4,7 +4,7 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++-12)
 get_filename_component(CMAKE_SYSROOT ${CMAKE_CURRENT_LIST_DIR}/../build/arm64-sysroot ABSOLUTE)
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -cpu max -L ${CMAKE_SYSROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR /usr/bin/qemu-aarch64 -cpu max -L ${CMAKE_SYSROOT})
 
 # The package is for arm64, and depends on the packages that the libraries in the sysroot are from.
 set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE arm64)
