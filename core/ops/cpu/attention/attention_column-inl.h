@@ -252,18 +252,25 @@ class ColumnWork {
   /// The panels of the block that see the tile, then the products that sum over all of them.
   void add_to_keys(const KeyTile& tile, SeeingQueries seeing, int64_t head) {
     for (int64_t query = seeing.begin; query < seeing.end; query += kPanelQueries) differentiate(tile, head, query);
-    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2), skipped = words<Words>(seeing.begin);
-    const int64_t depth = words<Words>(seeing.end - seeing.begin);
-    multiply<Words, Start::add>({weights_ + skipped, kBlockWords, 1}, dout_by_rows_ + skipped * plan_.padded,
-                                plan_.padded, rows, plan_.padded, depth, tile.dv, plan_.padded);
-    multiply<Words, Start::add>({dscores_ + skipped, kBlockWords, 1}, q_by_rows_ + skipped * plan_.padded, plan_.padded,
-                                rows, plan_.padded, depth, tile.dk, plan_.padded);
+    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2);
+    // Queries before the first that sees one of a few keys have no weights.
+    constexpr int64_t kTogether = 2 * kPanelKeys;
+    for (int64_t key = 0, keys; key < rows; key += keys) {
+      keys = rows - key <= kTogether + 2 ? rows - key : kTogether;
+      const int64_t first = std::max(seeing.begin, tile.first + key - position(0)) / Words::kPerWord;
+      const int64_t depth = words<Words>(seeing.end) - first, left = key * kBlockWords + first;
+      if (depth <= 0) break;
+      multiply<Words, Start::add>({weights_ + left, kBlockWords, 1}, dout_by_rows_ + first * plan_.padded, plan_.padded,
+                                  keys, plan_.padded, depth, tile.dv + key * plan_.padded, plan_.padded);
+      multiply<Words, Start::add>({dscores_ + left, kBlockWords, 1}, q_by_rows_ + first * plan_.padded, plan_.padded,
+                                  keys, plan_.padded, depth, tile.dk + key * plan_.padded, plan_.padded);
+    }
   }
 
   /// The products that sum over the tile's keys.
   void add_to_queries(const KeyTile& tile, SeeingQueries seeing) {
-    for (int64_t low = seeing.begin; low < seeing.end; low = low / kKeys * kKeys + kKeys) {
-      const int64_t high = std::min(seeing.end, low / kKeys * kKeys + kKeys);
+    for (int64_t low = seeing.begin, high; low < seeing.end; low = high) {
+      high = std::min(seeing.end, low + kPanelQueries);
       constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
       const float* dscores = Words::kPerWord == 1 ? dscores_ + low : interleaved_dscores(low);
       multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, dscores, kStride, plan_.padded, high - low,
