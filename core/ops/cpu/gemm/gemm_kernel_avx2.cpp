@@ -11,6 +11,9 @@ namespace {
 // 16 registers: 6 x 2 sums hide the latency of the multiply-add, two hold a row of B, one the element of A.
 constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16, kSize = sizeof(float);
 
+// Rows, of which a piece is packed or turned, are asked for so many before.
+constexpr int64_t kRowsAhead = 32;
+
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
 
@@ -48,7 +51,7 @@ NIBBLE_AVX2 void pack_rows(const std::byte* from, int64_t stride, int64_t column
   const T* row = reinterpret_cast<const T*>(from);
   float* to = floats(strip);
   for (int64_t k = 0; k < depth; ++k, row += stride, to += kWidth) {
-    __builtin_prefetch(row + kWidth);
+    __builtin_prefetch(row + kRowsAhead * stride);
     for (int64_t n = 0; n < kWidth; n += kLanes) _mm256_store_ps(to + n, load8(row + n, columns - n));
   }
 }
@@ -56,10 +59,10 @@ NIBBLE_AVX2 void pack_rows(const std::byte* from, int64_t stride, int64_t column
 // A store writes 8 columns; the two too many are overwritten by the tile's next step.
 NIBBLE_AVX2 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                       std::byte* tiles, int64_t tile_bytes) {
-  constexpr int64_t kAheadRows = 32, kLine = 16;
+  constexpr int64_t kLine = 16;
   const float* row = floats(from);
   for (int64_t k = 0; k < depth; ++k, row += stride, tiles += kRows * kSize) {
-    for (int64_t m = 0; m < columns; m += kLine) _mm_prefetch(row + kAheadRows * stride + m, _MM_HINT_T0);
+    for (int64_t m = 0; m < columns; m += kLine) _mm_prefetch(row + kRowsAhead * stride + m, _MM_HINT_T0);
     for (int64_t m = 0, tile = 0; m < columns; m += kRows, tile += tile_bytes) {
       _mm256_storeu_ps(floats(tiles + tile), avx2::load(row + m, columns - m));
     }
