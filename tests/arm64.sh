@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests of nibble for arm64 Linux on an x86-64 machine: Debian's cross compiler, Debian's arm64 packages in
 # build/arm64-sysroot, qemu-user, which emulates all instructions that there are kernels for. Builds the program and
-# the package of it.
+# the package of it. Hours; each room runs in 32 parts, as many at once as there are cores.
 #   bash tests/arm64.sh [ROOM ...]      ROOM: a test program, core_ops for test_core_ops; by default all, and then what
 #                                       other software computed (tests/outside.sh). Without tests that start themselves
 #                                       with mpirun, which does not know the emulator, or kill a rank of it.
@@ -14,11 +14,16 @@ bash tests/arm64_sysroot.sh
 cmake --preset arm64 >/dev/null
 [ $# -gt 0 ] || mapfile -t rooms < <(ninja -C build/arm64 -t targets all | sed -n 's/^test_\(.*\): phony$/\1/p' | grep -vx assets)
 cmake --build --preset arm64 --target "${rooms[@]/#/test_}"
+run_part() { # a room and the number of one of its parts
+  GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$2 qemu-aarch64 -cpu max -L build/arm64-sysroot \
+    "build/arm64/bin/test_$1" --gtest_brief=1 --gtest_filter='-*MpiRanks.*:MpiComm.*:Launch.TwoProcesses*' 2>&1 |
+    sed "s|^|$1 $2 of $parts: |"
+}
+export -f run_part
+export parts=32
 for room in "${rooms[@]}"; do
-  echo "== $room"
-  qemu-aarch64 -cpu max -L build/arm64-sysroot "build/arm64/bin/test_$room" --gtest_brief=1 \
-    --gtest_filter='-*MpiRanks.*:MpiComm.*:Launch.TwoProcesses*'
-done
+  seq -f "$room %g" 0 $((parts - 1))
+done | xargs -P "$(nproc)" -L 1 bash -o pipefail -c 'run_part "$@"' run_part
 [ $# -gt 0 ] && exit 0
 
 NIBBLE=build/arm64/emulated/nibble bash tests/outside.sh
