@@ -113,7 +113,7 @@ void StopSignal::end_when_signalled() {
   remove_unfinished();
   if (end_ == End::resumable) _exit(kResumable);
   ::signal(first_signal, SIG_DFL);
-  kill(getpid(), first_signal);
+  raise(first_signal);  // this thread's own: kill may return before another thread has taken it
   _exit(128 + first_signal);
 }
 

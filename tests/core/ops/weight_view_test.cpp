@@ -84,65 +84,87 @@ TEST_P(FourBitAtLevel, AProductIsThatOfTheExpandedMatrixBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Levels, FourBitAtLevel, testing::ValuesIn(test::gemm_levels()),
                          [](const auto& level) { return std::string(isa_name(level.param)); });
 
-double value_of_dots(const cpu::FourBitDotsTable& table, int code) {
-  return static_cast<double>(static_cast<float>(table.values[static_cast<size_t>(code)])) * table.inverse;
+/// Levels whose products of a vector read codes.
+std::vector<Isa> levels_with_dots() {
+  std::vector<Isa> levels;
+  for (Isa level : test::gemm_levels()) {
+    if (level <= isa() && cpu::four_bit_dots(level)) levels.push_back(level);
+  }
+  return levels;
 }
 
-TEST(WeightView, DotsOfOneRowMultiplyTheTablesValuesByTheScales) {
-  if (!cpu::four_bit_fused(isa())) GTEST_SKIP() << "this CPU has no avx512_bf16";
+/// What a product with X takes a code for, without its scale.
+template <typename X>
+double value_of_dots(const WeightView& view, int code) {
+  const auto at = static_cast<size_t>(code);
+  if constexpr (std::is_same_v<X, float>) return static_cast<double>(view.four_bit.table[at]);
+  const cpu::FourBitDotsTable table = cpu::four_bit_dots_table(view.four_bit.table, view.table_factor);
+  return static_cast<double>(static_cast<float>(table.values[at])) * static_cast<double>(table.inverse);
+}
+
+template <typename X>
+class FourBitDots : public testing::Test {};
+using DotsInputs = testing::Types<float, bf16>;
+TYPED_TEST_SUITE(FourBitDots, DotsInputs);
+
+TYPED_TEST(FourBitDots, MultiplyTheTablesValuesByTheScales) {
+  if (levels_with_dots().empty()) GTEST_SKIP() << "this CPU has no such products";
   for (const MatrixCase& k : {MatrixCase{5, 64, 64, true}, MatrixCase{3, 192, 64, false}, MatrixCase{3, 192, 128, true},
                               MatrixCase{2, 4096 + 64, 64, true}, MatrixCase{9, 9024, 4096, true},
                               MatrixCase{6, cpu::kFourBitDotsDepth + 320, 64, true}}) {
     MemoryPool pool;
     const FourBitMatrix m = k.make(pool);
-    const Tensor x = random(pool, {1, k.in}, DType::bf16);
+    const Tensor x = random(pool, {1, k.in}, dtype_of<TypeParam>::value);
     const WeightView view(m, "test");
-    const cpu::WeightPanels panels(view, isa());
-    const cpu::FourBitDotsTable table = cpu::four_bit_dots_table(m.table, view.table_factor);
-    std::vector<float> y(static_cast<size_t>(k.out) - 1);
-    ASSERT_TRUE(panels.dots(1, k.out, x.data<const bf16>(), y.data()));
-    for (int64_t row = 1; row < k.out; ++row) {
-      double expected = 0;
-      for (int64_t i = row * k.in; i < (row + 1) * k.in; ++i) {
-        const uint8_t byte = m.packed.data<const uint8_t>()[i / 2];
-        expected += static_cast<double>(static_cast<float>(x.data<const bf16>()[i - row * k.in])) *
-                    value_of_dots(table, i % 2 == 0 ? byte >> 4 : byte & 15) *
-                    static_cast<double>(ref::block_scale(m, i / m.block_size));
+    for (Isa level : levels_with_dots()) {
+      std::vector<float> y(static_cast<size_t>(k.out) - 1);
+      ASSERT_TRUE(cpu::WeightPanels(view, level).dots(1, k.out, x.data<const TypeParam>(), y.data()));
+      for (int64_t row = 1; row < k.out; ++row) {
+        double expected = 0;
+        for (int64_t i = row * k.in; i < (row + 1) * k.in; ++i) {
+          const uint8_t byte = m.packed.data<const uint8_t>()[i / 2];
+          expected += static_cast<double>(static_cast<float>(x.data<const TypeParam>()[i - row * k.in])) *
+                      value_of_dots<TypeParam>(view, i % 2 == 0 ? byte >> 4 : byte & 15) *
+                      static_cast<double>(ref::block_scale(m, i / m.block_size));
+        }
+        EXPECT_NEAR(y[static_cast<size_t>(row - 1)], expected, 1e-5)
+            << isa_name(level) << " " << k.in << " row " << row;
       }
-      EXPECT_NEAR(y[static_cast<size_t>(row - 1)], expected, 1e-5) << k.in << " row " << row;
     }
   }
   MemoryPool pool;
   float y[4];
-  const bf16 x[96] = {};
+  const TypeParam x[96] = {};
   for (const FourBitMatrix& m :
        {random_matrix(pool, 4, 96, 64, true), random_matrix(pool, 4, 64, 32, true), test::random_mxfp4(pool, 4, 64)}) {
     EXPECT_FALSE(cpu::WeightPanels(WeightView(m, "test"), isa()).dots(0, 4, x, y));
   }
 }
 
-TEST(WeightView, DotsOfOneRowAreCloserToTheMatrixThanItsWeightsInBf16) {
-  if (!cpu::four_bit_fused(isa())) GTEST_SKIP() << "this CPU has no avx512_bf16";
+TYPED_TEST(FourBitDots, AreCloserToTheMatrixThanItsWeightsInBf16) {
+  if (levels_with_dots().empty()) GTEST_SKIP() << "this CPU has no such products";
   MemoryPool pool;
   constexpr int64_t kOut = 256, kIn = 1024;
   const FourBitMatrix m = random_matrix(pool, kOut, kIn, 64, true);
-  const Tensor x = random(pool, {1, kIn}, DType::bf16);
+  const Tensor x = random(pool, {1, kIn}, dtype_of<TypeParam>::value);
   const Tensor exact = expanded(pool, m, DType::f32), rounded = expanded(pool, m, DType::bf16);
-  std::vector<float> y(kOut);
   const WeightView view(m, "test");
-  ASSERT_TRUE(cpu::WeightPanels(view, isa()).dots(0, kOut, x.data<const bf16>(), y.data()));
-  double of_dots = 0, of_rounded = 0;
-  for (int64_t row = 0; row < kOut; ++row) {
-    double exact_dot = 0, rounded_dot = 0;
-    for (int64_t i = 0; i < kIn; ++i) {
-      const double of_x = static_cast<double>(static_cast<float>(x.data<const bf16>()[i]));
-      exact_dot += of_x * static_cast<double>(exact.data<const float>()[row * kIn + i]);
-      rounded_dot += of_x * static_cast<double>(static_cast<float>(rounded.data<const bf16>()[row * kIn + i]));
+  for (Isa level : levels_with_dots()) {
+    std::vector<float> y(kOut);
+    ASSERT_TRUE(cpu::WeightPanels(view, level).dots(0, kOut, x.data<const TypeParam>(), y.data()));
+    double of_dots = 0, of_rounded = 0;
+    for (int64_t row = 0; row < kOut; ++row) {
+      double exact_dot = 0, rounded_dot = 0;
+      for (int64_t i = 0; i < kIn; ++i) {
+        const double of_x = static_cast<double>(static_cast<float>(x.data<const TypeParam>()[i]));
+        exact_dot += of_x * static_cast<double>(exact.data<const float>()[row * kIn + i]);
+        rounded_dot += of_x * static_cast<double>(static_cast<float>(rounded.data<const bf16>()[row * kIn + i]));
+      }
+      of_dots += std::pow(static_cast<double>(y[static_cast<size_t>(row)]) - exact_dot, 2);
+      of_rounded += std::pow(rounded_dot - exact_dot, 2);
     }
-    of_dots += std::pow(static_cast<double>(y[static_cast<size_t>(row)]) - exact_dot, 2);
-    of_rounded += std::pow(rounded_dot - exact_dot, 2);
+    EXPECT_LT(of_dots, (std::is_same_v<TypeParam, float> ? 1e-7 : 0.5) * of_rounded) << isa_name(level);
   }
-  EXPECT_LT(of_dots, 0.5 * of_rounded);
 }
 
 TEST(WeightView, NoProductExpandsMoreThanASmallPieceAtOnce) {

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "nibble/core/ops/cpu/four_bit/four_bit_planes.h"
 #include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops::cpu {
@@ -32,6 +33,10 @@ void four_bit_scales_avx512_vbmi(const uint8_t* codes, int64_t count, const uint
 /// Whether this CPU has the permutations of bytes that the function above is made of.
 bool four_bit_scales_fast();
 
+/// x [depth] reordered as four_bit_dots_avx2 meets the codes; depth is a multiple of 64. Needs Isa::avx2.
+void four_bit_dots_reorder_avx2(const float* x, int64_t depth, float* reordered);
+void four_bit_dots_reorder_avx2(const bf16* x, int64_t depth, float* reordered);
+
 /// Codes of up to kFourBitDotsRows rows and the f32 scale of every 64 of them.
 struct FourBitDotsRows {
   int64_t rows, depth;
@@ -45,5 +50,7 @@ struct FourBitDotsRows {
 /// their scale; all in f32, in an order that depends on depth only.
 void four_bit_dots_avx512_bf16(const FourBitDotsRows& w, const FourBitDotsTable& table, const bf16* reordered,
                                float* sums);
+/// The same with values in f32, whose 64 products of a block are summed before they meet their scale. Needs Isa::avx2.
+void four_bit_dots_avx2(const FourBitDotsRows& w, const FourBitPlanes& table, const float* reordered, float* sums);
 
 }  // namespace nibble::ops::cpu

@@ -158,7 +158,7 @@ NIBBLE_AVX512_BF16 void four_bit_dots_avx512_bf16(const FourBitDotsRows& w, cons
     }
     add_chunk(rows, 0, reordered + 2 * bytes, values, _mm512_setzero_si512(), scales_of, totals);
   }
-  for (int64_t r = 0; r < w.rows; ++r) sums[r] = _mm512_reduce_add_ps(totals[r]) * table.inverse;
+  for (int64_t r = 0; r < w.rows; ++r) sums[r] = _mm512_reduce_add_ps(totals[r]);
 }
 
 }  // namespace nibble::ops::cpu

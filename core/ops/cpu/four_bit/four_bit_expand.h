@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_planes.h"
 #include "nibble/core/tensor/bfloat16.h"
 
 namespace nibble::ops::cpu {
@@ -13,7 +14,8 @@ namespace nibble::ops::cpu {
 struct FourBitRun {
   const uint8_t* packed;
   int64_t begin, count;
-  const float* table;  ///< value of each of the 16 codes
+  const float* table;           ///< value of each of the 16 codes
+  const FourBitPlanes* planes;  ///< of the table
   const float* scales;
   int64_t block_size;
   bool low_first;  ///< element 2k is in the low nibble of its byte, not in the high one

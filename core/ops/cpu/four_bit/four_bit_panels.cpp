@@ -11,6 +11,11 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+// What one scale covers at least in a product with a vector, and in a strip.
+constexpr int64_t kDotsPart = 64, kLeastPart = 32;
+
+int log2(int64_t power_of_two) { return std::countr_zero(static_cast<uint64_t>(power_of_two)); }
+
 // 2^(exponent - 127): the bits of a float without mantissa; of 0 a number below the normal ones.
 float power_of_two(uint32_t exponent) {
   constexpr uint32_t kSmallest = uint32_t{1} << 22;
@@ -28,7 +33,7 @@ FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float f
 
 FourBitScales::FourBitScales(const FourBitMatrix& w, Isa level) : w_(w) {
   if (!w.double_quantized()) return;
-  by_planes_ = four_bit_fused(level) && four_bit_scales_fast();
+  by_planes_ = four_bit_dots_bf16(level) && four_bit_scales_fast();
   if (by_planes_) {
     four_bit_planes_avx512_bf16(w.nested_map.raw(), planes_.data());
   } else {
@@ -49,7 +54,9 @@ void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
   const std::byte* codes = w_.absmax_codes.raw();
   const std::byte* nested = w_.nested_absmax.raw();
   while (begin < end) {
-    const int64_t group = begin / w_.nested_block_size, stop = std::min(end, (group + 1) * w_.nested_block_size);
+    const int64_t size = w_.nested_block_size;
+    const int64_t group = std::has_single_bit(static_cast<uint64_t>(size)) ? begin >> log2(size) : begin / size;
+    const int64_t stop = std::min(end, (group + 1) * size);
     float factor;
     std::memcpy(&factor, nested + group * 4, sizeof factor);
 #if defined(__x86_64__)
@@ -66,18 +73,21 @@ void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
 }
 
 FourBitPanels::FourBitPanels(const WeightView& w, Isa level)
-    : w_(w.four_bit), level_(level), expander_(four_bit_expander(level)), scales_(w_, level) {
-  if (four_bit_fused(level)) dots_table_ = four_bit_dots_table(w_.table, w.table_factor);
-}
+    : w_(w.four_bit),
+      level_(level),
+      expander_(four_bit_expander(level)),
+      scales_(w_, level),
+      planes_(w_.table),
+      table_factor_(w.table_factor) {}
 
 // The scale of every `part` elements of [begin, begin + count), where blocks hold whole parts.
-template <int64_t part>
-void FourBitPanels::scales_of_parts(int64_t begin, int64_t count, float* out) const {
-  const int64_t size = w_.block_size, first = begin / size, last = (begin + count - 1) / size;
-  if (size == part) return scales_.read(first, last + 1, out);
-  float blocks[kFourBitDotsDepth / part + 1];
+void FourBitPanels::scales_of_parts(int64_t part, int64_t begin, int64_t count, float* out) const {
+  const int shift = log2(w_.block_size);  // divisions would take longer than what they are for
+  const int64_t first = begin >> shift, last = (begin + count - 1) >> shift;
+  if (w_.block_size == part) return scales_.read(first, last + 1, out);
+  float blocks[kFourBitDotsDepth / kLeastPart + 1];
   scales_.read(first, last + 1, blocks);
-  for (int64_t i = 0; i < count; i += part) out[i / part] = blocks[(begin + i) / size - first];
+  for (int64_t i = 0; i < count; i += part) *out++ = blocks[((begin + i) >> shift) - first];
 }
 
 template <typename Out>
@@ -89,6 +99,7 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
                     0,
                     0,
                     w_.table.data(),
+                    &planes_,
                     scales_of_run,
                     w_.block_size,
                     w_.low_first};
@@ -114,33 +125,41 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, float*, int64_t) const;
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int64_t) const;
 
-bool FourBitPanels::fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
-                               std::byte* strip) const {
-  constexpr int64_t kPart = kFourBitStripPart, kMostParts = 128;
-  const int64_t width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size, parts = depth / kPart;
-  const bool whole_parts = width % kPart == 0 && size % kPart == 0 && col_begin % kPart == 0 && depth % kPart == 0;
-  if (!four_bit_fused(level_) || w_.low_first || !whole_parts || parts > kMostParts) return false;
+bool FourBitPanels::fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end,
+                               int64_t col_begin, int64_t col_end, std::byte* strip) const {
+  constexpr int64_t kMostParts = 128;
+  const int64_t part = strips.part, width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size;
+  if (strips.fill == nullptr || w_.low_first || depth > part * kMostParts) return false;
+  if (((width | size | col_begin | depth) & (part - 1)) != 0) return false;
   float scales[kFourBitStripRows * kMostParts];
-  const int64_t rows = row_end - row_begin, row = row_begin + w_.first_row;
-  if (size == kPart && depth == width) {  // one after another
+  const int64_t rows = row_end - row_begin, row = row_begin + w_.first_row, parts = depth >> log2(part);
+  if (size == part && depth == width) {  // one after another
     scales_.read(row * parts, (row + rows) * parts, scales);
   } else {
     for (int64_t r = 0; r < rows; ++r) {
-      scales_of_parts<kPart>((row + r) * width + col_begin, depth, scales + r * parts);
+      scales_of_parts(part, (row + r) * width + col_begin, depth, scales + r * parts);
     }
   }
   const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
-  four_bit_strip_avx512_bf16(
-      {rows, depth, packed + (row * width + col_begin) / 2, width / 2, w_.table.data(), scales, parts}, strip);
+  strips.fill({.rows = rows,
+               .depth = depth,
+               .packed = packed + (row * width + col_begin) / 2,
+               .row_bytes = width / 2,
+               .table = w_.table.data(),
+               .planes = &planes_,
+               .scales = scales,
+               .scale_stride = parts},
+              rounded, strip);
   return true;
 }
 
-bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
-  constexpr int64_t kPart = 64, kParts = kFourBitDotsDepth / kPart;  // what one scale covers at least
+// reorder(k, count): x from element k on, for product(rows, sums), whose sums are multiplied by `factor`.
+template <typename Reorder, typename Product>
+void FourBitPanels::sum_rows(int64_t row_begin, int64_t row_end, float factor, float* y, const Reorder& reorder,
+                             const Product& product) const {
+  constexpr int64_t kParts = kFourBitDotsDepth / kDotsPart;
   const int64_t depth = w_.in_features(), size = w_.block_size;
-  if (!four_bit_fused(level_) || depth % kPart != 0 || size % kPart != 0 || w_.low_first) return false;
   const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
-  alignas(64) bf16 reordered[kFourBitDotsDepth];
   alignas(64) float parts[kFourBitDotsRows * kParts];
   float sums[kFourBitDotsRows];
   std::fill(y, y + (row_end - row_begin), 0.0f);
@@ -148,22 +167,53 @@ bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, floa
   row_end += w_.first_row;
   for (int64_t k = 0; k < depth; k += kFourBitDotsDepth) {
     const int64_t count = std::min(kFourBitDotsDepth, depth - k);
-    four_bit_dots_reorder(x + k, count, reordered);
+    reorder(k, count);
     for (int64_t row = row_begin; row < row_end; row += kFourBitDotsRows) {
       const int64_t rows = std::min(kFourBitDotsRows, row_end - row), begin = row * depth + k;
       int64_t stride = kParts;
-      if (size == kPart && count == depth) {  // one after another
-        stride = depth / kPart;
+      if (size == kDotsPart && count == depth) {  // one after another
+        stride = depth / kDotsPart;
         scales_.read(row * stride, (row + rows) * stride, parts);
       } else {
-        for (int64_t r = 0; r < rows; ++r) scales_of_parts<kPart>(begin + r * depth, count, parts + r * stride);
+        for (int64_t r = 0; r < rows; ++r) scales_of_parts(kDotsPart, begin + r * depth, count, parts + r * stride);
       }
-      four_bit_dots_avx512_bf16({rows, count, packed + begin / 2, depth / 2, parts, stride}, dots_table_, reordered,
-                                sums);
-      for (int64_t r = 0; r < rows; ++r) y[row - row_begin + r] += sums[r];
+      product(FourBitDotsRows{rows, count, packed + begin / 2, depth / 2, parts, stride}, sums);
+      for (int64_t r = 0; r < rows; ++r) y[row - row_begin + r] += sums[r] * factor;
     }
+  }
+}
+
+template <typename X>
+bool FourBitPanels::dots(int64_t row_begin, int64_t row_end, const X* x, float* y) const {
+  const bool whole_parts = w_.in_features() % kDotsPart == 0 && w_.block_size % kDotsPart == 0;
+  if (!four_bit_dots(level_) || !whole_parts || w_.low_first) return false;
+  const auto in_f32 = [&](const FourBitPlanes& planes, float factor) {
+    alignas(64) float reordered[kFourBitDotsDepth];
+    sum_rows(
+        row_begin, row_end, factor, y,
+        [&](int64_t k, int64_t count) { four_bit_dots_reorder_avx2(x + k, count, reordered); },
+        [&](const FourBitDotsRows& rows, float* sums) { four_bit_dots_avx2(rows, planes, reordered, sums); });
+  };
+  if constexpr (std::is_same_v<X, float>) {
+    in_f32(planes_, 1);
+  } else {
+    const FourBitDotsTable table = four_bit_dots_table(w_.table, table_factor_);
+    if (!four_bit_dots_bf16(level_)) {
+      std::array<float, 16> values;
+      for (size_t code = 0; code < values.size(); ++code) values[code] = static_cast<float>(table.values[code]);
+      in_f32(FourBitPlanes(values), table.inverse);
+      return true;
+    }
+    alignas(64) bf16 reordered[kFourBitDotsDepth];
+    sum_rows(
+        row_begin, row_end, table.inverse, y,
+        [&](int64_t k, int64_t count) { four_bit_dots_reorder(x + k, count, reordered); },
+        [&](const FourBitDotsRows& rows, float* sums) { four_bit_dots_avx512_bf16(rows, table, reordered, sums); });
   }
   return true;
 }
+
+template bool FourBitPanels::dots(int64_t, int64_t, const float*, float*) const;
+template bool FourBitPanels::dots(int64_t, int64_t, const bf16*, float*) const;
 
 }  // namespace nibble::ops::cpu

@@ -4,15 +4,18 @@
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_dots.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_expand.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_strip.h"
 #include "nibble/core/ops/weight_view.h"
 
 namespace nibble::ops::cpu {
 
-/// Whether `level` has the kernels of four_bit_dots.h and four_bit_strip.h.
+/// Whether `level` multiplies a vector by codes (four_bit_dots.h), and whether with bf16 instructions.
 #if defined(__x86_64__)
-constexpr bool four_bit_fused(Isa level) { return level >= Isa::avx512_bf16; }
+constexpr bool four_bit_dots(Isa level) { return level >= Isa::avx2; }
+constexpr bool four_bit_dots_bf16(Isa level) { return level >= Isa::avx512_bf16; }
 #else
-constexpr bool four_bit_fused(Isa) { return false; }
+constexpr bool four_bit_dots(Isa) { return false; }
+constexpr bool four_bit_dots_bf16(Isa) { return false; }
 #endif
 
 /// The scales of a 4-bit matrix as they are stored, mapped or not: double quantization is undone each time a scale is
@@ -41,20 +44,25 @@ class FourBitPanels {
 
   template <typename Out>
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
-  /// Rows as columns of a strip of the AVX512_BF16 kernel, see WeightPanels.
-  bool fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, std::byte* strip) const;
-  /// Where blocks do not cross row ends, at levels with four_bit_fused().
-  bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
+  /// Rows as columns of a strip, see WeightPanels.
+  bool fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                  int64_t col_end, std::byte* strip) const;
+  /// Where blocks do not cross row ends, at levels with four_bit_dots(). X: f32 or bf16.
+  template <typename X>
+  bool dots(int64_t row_begin, int64_t row_end, const X* x, float* y) const;
 
  private:
-  template <int64_t part>
-  void scales_of_parts(int64_t begin, int64_t count, float* out) const;
+  void scales_of_parts(int64_t part, int64_t begin, int64_t count, float* out) const;
+  template <typename Reorder, typename Product>
+  void sum_rows(int64_t row_begin, int64_t row_end, float factor, float* y, const Reorder& reorder,
+                const Product& product) const;
 
   const FourBitMatrix& w_;
   Isa level_;
   const FourBitExpander& expander_;
   FourBitScales scales_;
-  FourBitDotsTable dots_table_;
+  FourBitPlanes planes_;
+  float table_factor_;
 };
 
 }  // namespace nibble::ops::cpu

@@ -8,6 +8,7 @@ namespace nibble::ops::cpu {
 
 namespace {
 
+constexpr int64_t kPart = kFourBitStripsAvx512Bf16.part;
 constexpr int64_t kRows = kFourBitStripRows, kGroup = 8;  // elements of 4 bytes of codes
 constexpr int64_t kChunk = kRows * kGroup, kParts = kRows;
 
@@ -20,7 +21,7 @@ alignas(64) constexpr auto kInterleaved = [] {
 
 /// The scales of up to kParts parts: one register each, a row a lane; 0 in lanes without a row.
 NIBBLE_AVX512_BF16 inline void load_scales(const FourBitStripRows& w, int64_t part, __m512i (&scales)[kParts]) {
-  const auto present = static_cast<__mmask16>(avx512::low_bits(w.depth / kFourBitStripPart - part));
+  const auto present = static_cast<__mmask16>(avx512::low_bits(w.depth / kPart - part));
   for (int64_t r = 0; r < kRows; ++r) {
     scales[r] =
         r < w.rows ? _mm512_maskz_loadu_epi32(present, w.scales + r * w.scale_stride + part) : _mm512_setzero_si512();
@@ -43,11 +44,11 @@ NIBBLE_AVX512_BF16 inline void expand(__m512i codes, __m512 values, __m512 scale
 
 }  // namespace
 
-NIBBLE_AVX512_BF16 void four_bit_strip_avx512_bf16(const FourBitStripRows& w, std::byte* strip) {
+NIBBLE_AVX512_BF16 void four_bit_strip_avx512_bf16(const FourBitStripRows& w, bool /*rounded*/, std::byte* strip) {
   const __m512 values = _mm512_loadu_ps(w.table);
   __m512i scales[kParts];
   for (int64_t k = 0; k < w.depth; k += kChunk) {
-    const int64_t part = k / kFourBitStripPart;
+    const int64_t part = k / kPart;
     if (part % kParts == 0) load_scales(w, part, scales);
     const int64_t bytes = std::min(kChunk, w.depth - k) / 2;
     const __mmask64 present = bytes == 64 ? ~__mmask64{0} : (__mmask64{1} << bytes) - 1;

@@ -202,28 +202,28 @@ class Grouped {
 
   /// Rows of w [out, in] times the rows in workspace.panel.
   void few_by_dots(int64_t count, Range n, const WeightPanels& panels, const GemmWorkspace& workspace) const {
-    const bool narrow = kernel_.compute == DType::bf16;
-    if (count == 1 && narrow &&
-        panels.dots(n.begin, n.end, reinterpret_cast<const bf16*>(workspace.panel), workspace.sums)) {
+    const auto fused = [&]<typename X>(const X* x) { return panels.dots(n.begin, n.end, x, workspace.sums); };
+    if (count == 1 && (kernel_.compute == DType::bf16 ? fused(reinterpret_cast<const bf16*>(workspace.panel))
+                                                      : fused(reinterpret_cast<const float*>(workspace.panel)))) {
       return;
     }
-    const std::byte* in_place = x_.dtype() == kernel_.compute ? panels.in_place(kernel_.compute) : nullptr;
+    const RowsForDots in_place = rows_for_dots(panels, x_.dtype(), kernel_);
     for (int64_t column = n.begin; column < n.end; column += kDotRows) {
       const int64_t columns = std::min(kDotRows, n.end - column);
       float sums[kFewGroupedRows][kDotRows] = {};
       for (int64_t k = 0; k < depth_; k += kFewDepth) {
         const int64_t deep = std::min(kFewDepth, depth_ - k);
         const std::byte* w = workspace.fill;
-        if (in_place != nullptr) {
-          w = in_place + (column * depth_ + k) * size_;
+        if (in_place.first != nullptr) {
+          w = in_place.first + (column * depth_ + k) * in_place.size;
         } else {
           fill(panels, {column, column + columns}, {k, k + deep}, workspace.fill);
         }
         for (int64_t m = 0; m < count; m += kDotRows) {
           float part[kDotRows * kDotRows];
           const int64_t rows = std::min(kDotRows, count - m);
-          kernel_.dots(rows, columns, deep, workspace.panel + m * few_stride() + k * size_, few_stride() / size_, w,
-                       in_place != nullptr ? depth_ : deep, part);
+          in_place.dots(rows, columns, deep, workspace.panel + m * few_stride() + k * size_, few_stride() / size_, w,
+                        in_place.first != nullptr ? depth_ : deep, part);
           for (int64_t i = 0; i < rows * kDotRows; ++i) sums[m + i / kDotRows][i % kDotRows] += part[i];
         }
       }

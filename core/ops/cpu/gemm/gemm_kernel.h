@@ -3,6 +3,7 @@
 // them through this table, so adding a CPU means adding one file.
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/ops/cpu/four_bit/four_bit_strip.h"
 #include "nibble/core/tensor/dtype.h"
 
 namespace nibble::ops::cpu {
@@ -79,6 +80,9 @@ struct GemmKernel {
   void (*pack_rows_bf16)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                          std::byte* strip) = nullptr;
 
+  /// Rows of 4-bit weights packed by pack_transposed as they are expanded, where there is a way.
+  FourBitStrips four_bit = {};
+
   /// Packs `depth` rows of `columns` <= kLeftGroup elements of a row-major matrix as tiles of the left operand of the
   /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
   /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.
@@ -89,6 +93,9 @@ struct GemmKernel {
   /// an order that depends on depth only. Rows of x and w are contiguous, strides in elements. Null: none.
   void (*dots)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
                int64_t w_stride, float* sums) = nullptr;
+  /// The same with w in bf16, for a kernel in f32. Null: it is made f32 before.
+  void (*dots_bf16)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride,
+                    const std::byte* w, int64_t w_stride, float* sums) = nullptr;
 
   /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
   /// n) over k < depth, for r < rows <= kThinRows and n < columns <= kThinColumns, in the order of multiply. `left` is

@@ -146,43 +146,38 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
   kTiles[rows - 1][(columns - 1) / kLanes](input, columns, output);
 }
 
-NIBBLE_AVX2 float sum_of(__m256 lanes) {
-  __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
-  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
-}
-
 // Rows of W two at a time: with 4 rows of x that leaves 8 sums, 4 vectors of x and one of W in registers. Four at a
 // time where there is one row of x.
-template <int64_t M>
-NIBBLE_AVX2 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const float* w,
-                         int64_t w_stride, float* sums) {
+template <int64_t M, typename T>
+NIBBLE_AVX2 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const T* w, int64_t w_stride,
+                         float* sums) {
   constexpr int64_t kTogether = M == 1 ? 4 : 2;
   for (int64_t n0 = 0; n0 < columns; n0 += kTogether) {
     __m256 parts[M][kTogether];
     for (auto& row : parts) {
       for (auto& part : row) part = _mm256_setzero_ps();
     }
-    const float* rows[kTogether];
+    const T* rows[kTogether];
     for (int64_t n = 0; n < kTogether; ++n) rows[n] = w + std::min(n0 + n, columns - 1) * w_stride;
     for (int64_t k = 0; k < depth; k += kLanes) {
       __m256 left[M];
       for (int64_t m = 0; m < M; ++m) left[m] = avx2::load(x + m * x_stride + k, depth - k);
       for (int64_t n = 0; n < kTogether; ++n) {
-        const __m256 right = avx2::load(rows[n] + k, depth - k);
+        const __m256 right = load8(rows[n] + k, depth - k);
         for (int64_t m = 0; m < M; ++m) parts[m][n] = _mm256_fmadd_ps(left[m], right, parts[m][n]);
       }
     }
     for (int64_t m = 0; m < M; ++m) {
-      for (int64_t n = 0; n < kTogether; ++n) sums[m * kDotRows + n0 + n] = sum_of(parts[m][n]);
+      for (int64_t n = 0; n < kTogether; ++n) sums[m * kDotRows + n0 + n] = avx2::sum(parts[m][n]);
     }
   }
 }
 
+template <typename T>
 void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride, const std::byte* w,
           int64_t w_stride, float* sums) {
-  static constexpr decltype(&dots_of<1>) kDots[] = {dots_of<1>, dots_of<2>, dots_of<3>, dots_of<4>};
-  kDots[rows - 1](columns, depth, floats(x), x_stride, floats(w), w_stride, sums);
+  static constexpr decltype(&dots_of<1, T>) kDots[] = {dots_of<1, T>, dots_of<2, T>, dots_of<3, T>, dots_of<4, T>};
+  kDots[rows - 1](columns, depth, floats(x), x_stride, reinterpret_cast<const T*>(w), w_stride, sums);
 }
 
 }  // namespace
@@ -201,8 +196,10 @@ const GemmKernel kGemmAvx2 = {
     .pack_rows = pack_rows<float>,
     .pack_transposed_bf16 = pack_transposed<bf16>,
     .pack_rows_bf16 = pack_rows<bf16>,
+    .four_bit = kFourBitStripsAvx2,
     .pack_left_transposed = pack_left_transposed,
-    .dots = dots,
+    .dots = dots<float>,
+    .dots_bf16 = dots<bf16>,
     .store = store,
 };
 

@@ -154,6 +154,7 @@ const GemmKernel kGemmAvx512Bf16 = {
     .multiply = multiply,
     .pack_transposed = avx512::pack_transposed<2>,
     .pack_rows = pack_rows,
+    .four_bit = kFourBitStripsAvx512Bf16,
     .pack_left_transposed = pack_left_transposed,
     .dots = dots,
     .multiply_thin = multiply_thin,

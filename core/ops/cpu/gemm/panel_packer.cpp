@@ -18,7 +18,7 @@ void PanelPacker::pack_transposed(Range k, Range n) const {
     std::byte* lanes =
         panel_ + column / kernel_.width * strip_bytes(k.size()) + column % kernel_.width * kernel_.depth_step * size_;
     const int64_t count = std::min(kernel_.lanes, n.end - n0);
-    if (kernel_.compute == DType::bf16 && w_.fill_strip(n0, n0 + count, k.begin, k.end, lanes)) continue;
+    if (w_.fill_strip(kernel_.four_bit, input_ == DType::bf16, n0, n0 + count, k.begin, k.end, lanes)) continue;
     for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillDepth) {
       const Range depth{k0, std::min(k.end, k0 + kFillDepth)};
       const auto [from, stride] = fetch({n0, n0 + count}, depth);

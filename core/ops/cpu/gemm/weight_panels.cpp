@@ -105,12 +105,16 @@ void WeightPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, i
 template void WeightPanels::fill(int64_t, int64_t, int64_t, int64_t, float*, int64_t) const;
 template void WeightPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int64_t) const;
 
-bool WeightPanels::dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const {
-  return four_bit_ && four_bit_->dots(row_begin, row_end, x, y);
-}
-
 const std::byte* WeightPanels::in_place(DType compute) const {
   return w_.encoding == WeightEncoding::dense && w_.dense.dtype() == compute ? w_.dense.raw() : nullptr;
+}
+
+RowsForDots rows_for_dots(const WeightPanels& w, DType x, const GemmKernel& kernel) {
+  const std::byte* narrow = w.in_place(DType::bf16);
+  if (kernel.dots_bf16 != nullptr && narrow != nullptr) {
+    return {narrow, static_cast<int64_t>(sizeof(bf16)), kernel.dots_bf16};
+  }
+  return {x == kernel.compute ? w.in_place(x) : nullptr, static_cast<int64_t>(dtype_size(kernel.compute)), kernel.dots};
 }
 
 void widen(const bf16* from, int64_t count, float* to, [[maybe_unused]] Isa level) {

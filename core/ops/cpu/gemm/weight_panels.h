@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_panels.h"
+#include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/stored_weight.h"
 
 namespace nibble::ops::cpu {
@@ -21,15 +22,19 @@ class WeightPanels {
   /// Writes W[row_begin:row_end, col_begin:col_end] to out, f32 or bf16, row-major with `stride` elements between rows.
   template <typename Out>
   void fill(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, Out* out, int64_t stride) const;
-  /// W[row_begin:row_end, col_begin:col_end] as up to 16 columns of a strip of the bf16 kernel of AVX512_BF16
-  /// (GemmKernel::pack_transposed), with the products of fill and that. False, and nothing done, where that is the only
-  /// way.
-  bool fill_strip(int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end, std::byte* strip) const {
-    return four_bit_ && four_bit_->fill_strip(row_begin, row_end, col_begin, col_end, strip);
+  /// W[row_begin:row_end, col_begin:col_end] as columns of a strip of a kernel with `strips`, at most a register
+  /// (GemmKernel::pack_transposed), with the products of fill and that; rounded: to bf16. False, and nothing done,
+  /// where that is the only way.
+  bool fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                  int64_t col_end, std::byte* strip) const {
+    return four_bit_ && four_bit_->fill_strip(strips, rounded, row_begin, row_end, col_begin, col_end, strip);
   }
-  /// y[i] = sum over k of W[row_begin + i, k] * x[k], with W or its factors rounded to bf16 and f32 sums in an order
-  /// that depends on cols() only. False, and nothing done, where fill is the faster way or the only one.
-  bool dots(int64_t row_begin, int64_t row_end, const bf16* x, float* y) const;
+  /// y[i] = sum over k of W[row_begin + i, k] * x[k] in an order that depends on cols() only; x: f32, or bf16, for
+  /// which W or its factors are rounded to bf16. False, and nothing done, where fill is the faster way or the only one.
+  template <typename X>
+  bool dots(int64_t row_begin, int64_t row_end, const X* x, float* y) const {
+    return four_bit_ && four_bit_->dots(row_begin, row_end, x, y);
+  }
   /// The matrix where it is stored as a product in `compute` reads it; else null.
   const std::byte* in_place(DType compute) const;
 
@@ -38,5 +43,14 @@ class WeightPanels {
   Isa level_;
   std::optional<FourBitPanels> four_bit_;
 };
+
+/// How `kernel` multiplies rows of a weight with few rows of x: where they lie, or, where first is null, filled in the
+/// kernel's type.
+struct RowsForDots {
+  const std::byte* first = nullptr;
+  int64_t size;  ///< bytes of an element
+  decltype(GemmKernel::dots) dots;
+};
+RowsForDots rows_for_dots(const WeightPanels& w, DType x, const GemmKernel& kernel);
 
 }  // namespace nibble::ops::cpu

@@ -29,6 +29,13 @@ NIBBLE_AVX2 inline void store(float* to, __m256 value, int64_t count) {
   _mm256_maskstore_ps(to, low_lanes(count), value);
 }
 
+/// The sum of 8 f32.
+NIBBLE_AVX2 inline float sum(__m256 lanes) {
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps(lanes, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
 /// Columns 0..7 of rows of 8 groups of 4 bytes.
 NIBBLE_AVX2 inline void transpose(__m256i rows[8]) {
   __m256i t[8];
@@ -54,14 +61,20 @@ NIBBLE_AVX2 inline __m256 widen(__m128i halves) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
 }
 
-/// 8 f32 as bf16, to nearest even; NaN stays NaN.
-NIBBLE_AVX2 inline __m128i narrow(__m256 value) {
+/// 8 f32 rounded to bf16, to nearest even; NaN stays NaN.
+NIBBLE_AVX2 inline __m256 round_to_bf16(__m256 value) {
   const __m256i bits = _mm256_castps_si256(value);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-  const __m256i high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+  const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+  const __m256 nearest = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(quiet), is_nan);
+  return _mm256_and_ps(nearest, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int32_t>(0xffff0000))));
+}
+
+/// The same as bf16.
+NIBBLE_AVX2 inline __m128i narrow(__m256 value) {
+  const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(round_to_bf16(value)), 16);
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
   return _mm256_castsi256_si128(packed);
 }

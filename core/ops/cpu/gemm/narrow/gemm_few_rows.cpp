@@ -50,7 +50,10 @@ bool fused_rows(const PackedProduct& p, const WeightPanels& w, const GemmKernel&
   float sums[kMostRows];
   for (int64_t n = begin; n < end; n += kMostRows) {
     const int64_t count = std::min(kMostRows, end - n);
-    if (!w.dots(n, n + count, p.a.data<const bf16>(), sums)) return false;
+    if (!(p.a.dtype() == DType::bf16 ? w.dots(n, n + count, p.a.data<const bf16>(), sums)
+                                     : w.dots(n, n + count, p.a.data<const float>(), sums))) {
+      return false;
+    }
     store(p, kernel, sums, kMostRows, n, count);
   }
   return true;
@@ -69,25 +72,24 @@ void gemm_few_rows(const PackedProduct& p, Isa level) {
   std::vector<float> copy;
   const std::byte* x = left_rows(p.a, kernel.compute, copy);
   const WeightPanels panels(p.w, level);
-  const std::byte* in_place = p.a.dtype() == kernel.compute ? panels.in_place(kernel.compute) : nullptr;
-  const bool fused = rows == 1 && kernel.compute == DType::bf16;
-  const int64_t piece = in_place != nullptr ? depth : std::min(depth, kFillElements / kDotRows);
+  const RowsForDots in_place = rows_for_dots(panels, p.a.dtype(), kernel);
+  const int64_t piece = in_place.first != nullptr ? depth : std::min(depth, kFillElements / kDotRows);
 
   parallel_ranges(columns, kGrainRows, [&](int64_t begin, int64_t end) {
     const GemmWorkspace workspace = gemm_workspace(kernel);
-    if (fused && fused_rows(p, panels, kernel, begin, end)) return;
+    if (rows == 1 && fused_rows(p, panels, kernel, begin, end)) return;
     for (int64_t n = begin; n < end; n += kDotRows) {
       const int64_t count = std::min(kDotRows, end - n);
       float sums[kDotRows * kDotRows] = {}, part[kDotRows * kDotRows];
       for (int64_t k = 0; k < depth; k += piece) {
         const int64_t k_end = std::min(depth, k + piece);
         const std::byte* w = workspace.fill;
-        if (in_place != nullptr) {
-          w = in_place + n * depth * size;
+        if (in_place.first != nullptr) {
+          w = in_place.first + n * depth * in_place.size;
         } else {
           fill(panels, n, count, k, k_end, p.a.dtype() == DType::bf16, kernel.compute, workspace.fill);
         }
-        kernel.dots(rows, count, k_end - k, x + k * size, depth, w, in_place != nullptr ? depth : k_end - k, part);
+        in_place.dots(rows, count, k_end - k, x + k * size, depth, w, k_end - k, part);
         for (int64_t i = 0; i < rows * kDotRows; ++i) sums[i] += part[i];
       }
       store(p, kernel, sums, kDotRows, n, count);
