@@ -1,6 +1,7 @@
 #pragma once
 // Decoding one token: rows of 4-bit weights times one vector, without writing the numbers down in between.
 
+#include <algorithm>
 #include <array>
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_planes.h"
@@ -44,6 +45,10 @@ struct FourBitDotsRows {
   int64_t row_bytes;  ///< from one row's codes to the next one's
   const float* scales;
   int64_t scale_stride;  ///< from one row's scales to the next one's
+
+  /// Of row r, or of the last one.
+  const uint8_t* packed_of(int64_t r) const { return packed + std::min(r, rows - 1) * row_bytes; }
+  const float* scales_of(int64_t r) const { return scales + std::min(r, rows - 1) * scale_stride; }
 };
 
 /// sums[r] = sum of x[i] * table[code i of row r] * scale, whose products of 8 elements are summed before they meet

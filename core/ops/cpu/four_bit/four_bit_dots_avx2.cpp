@@ -46,9 +46,8 @@ NIBBLE_AVX2 void add_rows(const FourBitDotsRows& w, const FourBitPlanes& planes,
   const float* scales[kFourBitDotsRows];
   __m256 totals[kFourBitDotsRows];
   for (int64_t r = 0; r < kFourBitDotsRows; ++r) {
-    const int64_t row = std::min(r, w.rows - 1);
-    rows[r] = w.packed + row * w.row_bytes;
-    scales[r] = w.scales + row * w.scale_stride;
+    rows[r] = w.packed_of(r);
+    scales[r] = w.scales_of(r);
     totals[r] = _mm256_setzero_ps();
   }
   const auto* ahead = reinterpret_cast<const char*>(w.packed) + std::max(kAhead, kFourBitDotsRows * w.row_bytes);

@@ -132,9 +132,8 @@ NIBBLE_AVX512_BF16 void four_bit_dots_avx512_bf16(const FourBitDotsRows& w, cons
   const float* scales[kFourBitDotsRows];
   __m512 totals[kFourBitDotsRows], scales_of[kFourBitDotsRows];
   for (int64_t r = 0; r < kFourBitDotsRows; ++r) {
-    const int64_t row = std::min(r, w.rows - 1);
-    rows[r] = w.packed + row * w.row_bytes;
-    scales[r] = w.scales + row * w.scale_stride;
+    rows[r] = w.packed_of(r);
+    scales[r] = w.scales_of(r);
     totals[r] = _mm512_setzero_ps();
   }
   const auto* ahead = reinterpret_cast<const char*>(w.packed) + std::max(kAhead, kFourBitDotsRows * w.row_bytes);
