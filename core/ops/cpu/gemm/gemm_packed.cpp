@@ -11,10 +11,6 @@ namespace nibble::ops::cpu {
 
 namespace {
 
-// A kernel whose strips of a panel have no more bytes keeps one in the first cache level, of at least 32 KB, while rows
-// pass by.
-constexpr int64_t kFirstLevelStrip = 20 << 10;
-
 bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
   return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
 }
@@ -191,25 +187,16 @@ class Job {
                        .a_step_bytes = left.step_bytes,
                        .steps = steps,
                        .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
-    const auto multiply = [&](const Tiles::Tile& tile, int64_t number) {
-      const int64_t n0 = number * kernel_.width;
-      ahead_.next();
-      output.sums = sums + tile.row * sums_stride_ + n0;
-      output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
-      input.a = tile.left;
-      input.b = workspace_.panel + number * strip;
-      low.a = low_left + tile.row * low.a_row_bytes;
-      low.b = low_right + number * epilogue_strip_;
-      kernel_.multiply(tile.rows, std::min(kernel_.width, n_.size() - n0), input, output);
-    };
-    const int64_t strips = sums_stride_ / kernel_.width;
-    if (packer_.strip_bytes(kernel_.depth_block) <= kFirstLevelStrip) {
-      for (int64_t n = 0; n < strips; ++n) {
-        for (const Tiles::Tile& tile : tiles) multiply(tile, n);
-      }
-    } else {
-      for (const Tiles::Tile& tile : tiles) {
-        for (int64_t n = 0; n < strips; ++n) multiply(tile, n);
+    for (const Tiles::Tile& tile : tiles) {
+      for (int64_t n0 = 0, number = 0; n0 < n_.size(); n0 += kernel_.width, ++number) {
+        ahead_.next();
+        output.sums = sums + tile.row * sums_stride_ + n0;
+        output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
+        input.a = tile.left;
+        input.b = workspace_.panel + number * strip;
+        low.a = low_left + tile.row * low.a_row_bytes;
+        low.b = low_right + number * epilogue_strip_;
+        kernel_.multiply(tile.rows, std::min(kernel_.width, n_.size() - n0), input, output);
       }
     }
   }
