@@ -90,9 +90,9 @@ const std::vector<Case>& planned_cases() {
 
 json config_of(const std::string& family) {
   json config = {{"model_type", family},
-                 {"hidden_size", 128},
-                 {"intermediate_size", 352},
-                 {"num_hidden_layers", 8},
+                 {"hidden_size", 64},
+                 {"intermediate_size", 192},
+                 {"num_hidden_layers", 4},
                  {"num_attention_heads", 4},
                  {"vocab_size", 1024},
                  {"max_position_embeddings", 512},
@@ -110,19 +110,19 @@ json config_of(const std::string& family) {
                    {"hidden_act", "gelu"}});
     return config;
   }
-  config.update({{"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"head_dim", 32}});
+  config.update({{"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"head_dim", 16}});
   if (family == "qwen3_moe") {  // all experts are chosen: every rank gets as many rows
     config.update({{"architectures", {"Qwen3MoeForCausalLM"}},
                    {"num_experts", 4},
                    {"num_experts_per_tok", 4},
-                   {"moe_intermediate_size", 96}});
+                   {"moe_intermediate_size", 48}});
     return config;
   }
   config["architectures"] = {family == "llama"   ? "LlamaForCausalLM"
                              : family == "qwen3" ? "Qwen3ForCausalLM"
                                                  : "Gemma2ForCausalLM"};
   if (family == "gemma2") {
-    config.update({{"query_pre_attn_scalar", 32},
+    config.update({{"query_pre_attn_scalar", 16},
                    {"attn_logit_softcapping", 50.0},
                    {"final_logit_softcapping", 30.0},
                    {"sliding_window", 256},
@@ -140,14 +140,14 @@ class PlannedMemory : public testing::TestWithParam<size_t> {
     std::string lines;
     for (int i = 0; i < 16; ++i) {
       json ids = json::array();
-      for (int t = 0; t < 256; ++t) ids.push_back(3 + (31 * i + t * t) % 1000);
+      for (int t = 0; t < 128; ++t) ids.push_back(3 + (31 * i + t * t) % 1000);
       lines += json{{"input_ids", ids}, {"labels", ids}}.dump() + "\n";
     }
     test::write_bytes(directory_ / "data.jsonl", lines);
     const std::string mode = of.mode;
     json result = {
         {"data",
-         {{"train", (directory_ / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}, {"max_length", 256}}},
+         {{"train", (directory_ / "data.jsonl").string()}, {"format", "tokens"}, {"pack", false}, {"max_length", 128}}},
         {"train", {{"steps", 2}, {"accumulate", 4}, {"gradient_checkpointing", of.checkpointing}}},
         {"output", {{"dir", (directory_ / "out").string()}}}};
     result["model"]["compute_dtype"] = "f32";
