@@ -119,34 +119,53 @@ HWY_INLINE float sum_lanes(int64_t count, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(kF, hn::Add(hn::Add(a, b), hn::Add(c, d))));
 }
 
-/// 2^n for whole n in [-126, 127]
-HWY_INLINE V power_of_two(V n) {
-  const auto exponent = hn::Add(hn::ConvertTo(kIntegers, n), hn::Set(kIntegers, 127));
-  return hn::BitCast(kF, hn::ShiftLeft<23>(exponent));
+/// x, but at least `low`, or at most `high`; NaN stays NaN.
+HWY_INLINE V at_least(float low, V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON  // their Max and Min prefer the number
+  return hn::IfThenElse(hn::Lt(x, splat(low)), splat(low), x);
+#else
+  return hn::Max(splat(low), x);  // x second: then a NaN is kept
+#endif
+}
+HWY_INLINE V at_most(float high, V x) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
+  return hn::IfThenElse(hn::Lt(splat(high), x), splat(high), x);
+#else
+  return hn::Min(splat(high), x);
+#endif
 }
 
-/// e^x within 2 units in the last place; 0 below -87.3, saturates at 1.7e38 above 88; NaN gives NaN.
-/// x = n ln 2 + r with |r| <= ln 2 / 2, and a Taylor polynomial of degree 7 for e^r (its error: r^8 / 8! < 6e-9).
+constexpr float kLog2E = 1.44269504f;  // e^x = 2^(kLog2E x)
+
+/// 1.5 * 2^23: a sum with it is rounded to a whole number, which stands in its last bits.
+constexpr float kToWhole = 12582912.0f;
+
+/// 2^n of kToWhole + n, n in [-127, 127]; 2^-127 is 0.
+HWY_INLINE V power_of_two(V to_whole) {
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(kIntegers, to_whole));
+  return hn::BitCast(kF, hn::Add(exponent, hn::Set(kIntegers, 127 << 23)));
+}
+
+/// The polynomial with these coefficients, the highest first, of several x in step, which hides the latency.
+template <size_t terms, size_t n>
+HWY_INLINE void polynomial(const float (&coefficients)[terms], const V (&x)[n], V (&value)[n]) {
+  for (size_t i = 0; i < n; ++i) value[i] = splat(coefficients[0]);
+#pragma GCC unroll 8
+  for (size_t k = 1; k < terms; ++k) {
+    for (size_t i = 0; i < n; ++i) value[i] = hn::MulAdd(value[i], x[i], splat(coefficients[k]));
+  }
+}
+
+/// e^x within 2 units in the last place; 0 below -87.7, saturates at 1.7e38 above 88; NaN gives NaN.
+/// x = n ln 2 + r with |r| <= ln 2 / 2, and a minimax polynomial for e^r (its error: 3e-9).
 HWY_INLINE V exp(V x) {
-  const V low = splat(-87.3f);
-  const V bounded = hn::Min(splat(88.0f), hn::Max(low, x));  // x second: Max then keeps a NaN
-  const V n = hn::Round(hn::Mul(bounded, splat(1.44269504f)));
+  x = at_most(88.0f, at_least(-88.0f, x));
+  const V to_whole = hn::MulAdd(x, splat(kLog2E), splat(kToWhole)), n = hn::Sub(to_whole, splat(kToWhole));
   // ln 2 in two parts: the first has zeros at its end, so that n times it is exact.
-  const V r = hn::NegMulAdd(n, splat(-2.12194440e-4f), hn::NegMulAdd(n, splat(0.693359375f), bounded));
-  V p = splat(1.0f / 5040);
-  p = hn::MulAdd(p, r, splat(1.0f / 720));
-  p = hn::MulAdd(p, r, splat(1.0f / 120));
-  p = hn::MulAdd(p, r, splat(1.0f / 24));
-  p = hn::MulAdd(p, r, splat(1.0f / 6));
-  p = hn::MulAdd(p, r, splat(0.5f));
-  p = hn::MulAdd(p, r, splat(1.0f));
-  p = hn::MulAdd(p, r, splat(1.0f));
-  const V result = hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power_of_two(n)));
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_NEON
-  return hn::IfThenElse(hn::IsNaN(x), x, result);  // their Max and Min prefer the number
-#else
-  return result;
-#endif
+  const V r[] = {hn::NegMulAdd(n, splat(-2.12194440e-4f), hn::NegMulAdd(n, splat(0.693359375f), x))};
+  V p[1];
+  polynomial({0.00138145406f, 0.00836874545f, 0.0416683890f, 0.166665211f, 0.49999994f, 1.0f, 1.0f}, r, p);
+  return hn::Mul(p[0], power_of_two(to_whole));
 }
 
 /// 1 / (1 + e^-x)

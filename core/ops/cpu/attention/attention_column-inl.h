@@ -212,7 +212,7 @@ class ColumnWork {
     load_queries(in_.dout + at, stride, dout_transposed_, dout_by_rows_);
     const float *logs = in_.log_sum_exp + head * plan_.queries + query_,
                 *delta = in_.delta + head * plan_.queries + query_;
-    for (int64_t r = 0; r < count_; ++r) logs_[r] = Words::kUnit * logs[r];
+    for (int64_t r = 0; r < count_; ++r) logs_[r] = kLog2E * logs[r];
     std::fill(logs_ + count_, logs_ + end_, std::numeric_limits<float>::infinity());  // weights become 0
     std::copy_n(delta, count_, delta_);
     std::fill(delta_ + count_, delta_ + end_, 0.0f);
@@ -347,7 +347,7 @@ class ColumnWork {
   template <int keys, int vectors, bool kPlain, bool kWhole>
   void differentiate_panel(const Panel& panel) {
     const int64_t lanes = panel.query / kKeys * turned_ + panel.query % kKeys, row = panel.key * row_words_;
-    const V unit = splat(kPlain ? plan_.params.scale * Words::kUnit : Words::kUnit);
+    const V unit = splat(kPlain ? plan_.params.scale * kLog2E : kLog2E);
     V cap_derivatives[keys][kPlain ? 1 : vectors];
     alignas(64) float weights[keys][vectors * kLanes];
     const auto to_weights = [&](V(&scores)[keys][vectors]) HWY_ATTR {
@@ -443,7 +443,7 @@ class ColumnWork {
   float *own_dq_, *dq_ = nullptr;            // see block_size
   float *weights_, *dscores_;                // [kKeys, kBlockWords]
   float* dscores_interleaved_;               // see Words::store_two_rows
-  float *logs_, *delta_;                     // of the block; logs in Words::kUnit
+  float *logs_, *delta_;                     // of the block; logs to base 2
   int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
 };
 

@@ -201,7 +201,7 @@ class Rows {
       factors[r] = row_max_[row + r] - row_max[r];
       row_max_[row + r] = row_max[r];
     }
-    const V unit = splat(unit_ * Words::kUnit);
+    const V unit = splat(unit_ * kLog2E);
     for (int64_t i = 0; i < kFactors; i += kLanes) {
       V power[] = {hn::Mul(unit, load(factors + i))};
       Words::power(power);

@@ -25,11 +25,17 @@ enum class Start { replace, add, rescale_and_add };
 /// Words of f32: any element type, converted.
 struct Singles {
   static constexpr int64_t kPerWord = 1;
-  /// power makes e^x of kUnit * x.
-  static constexpr float kUnit = 1.0f;
+  /// 2^x of x < 127 within 2e-7; 2^-inf = 0.
   template <size_t n>
   static HWY_INLINE void power(V (&x)[n]) {
-    for (V& each : x) each = exp(each);
+    V to_whole[n], fraction[n], p[n];
+    for (size_t i = 0; i < n; ++i) {
+      x[i] = at_least(-127.0f, x[i]);
+      to_whole[i] = hn::Add(x[i], splat(kToWhole));
+      fraction[i] = hn::Sub(x[i], hn::Sub(to_whole[i], splat(kToWhole)));
+    }
+    polynomial({0.00132647273f, 0.00967151299f, 0.0555073358f, 0.240222424f, 0.693147004f, 1.0f}, fraction, p);
+    for (size_t i = 0; i < n; ++i) x[i] = hn::Mul(p[i], power_of_two(to_whole[i]));
   }
   static HWY_INLINE V multiply_add(V left, V right, V sum) { return hn::MulAdd(left, right, sum); }
   /// Row of f32 values in place.
@@ -49,19 +55,14 @@ inline bool multiplies_pairs() { return isa() >= Isa::avx512_bf16 && bf16_produc
 /// would want the target attribute on every function that the intrinsic is inlined into.
 struct Pairs {
   static constexpr int64_t kPerWord = 2;
-  static constexpr float kUnit = 1.44269504f;  // log2 e
-  /// 2^x within 2e-7, as 2^(x - floor x) by a minimax polynomial and the exponent. 2^-inf = 0. Several in step: four
-  /// hide the latency of a multiply-add.
+  /// As that of Singles, of any x; the instructions round down and scale.
   template <size_t n>
   static HWY_INLINE void power(V (&x)[n]) {
     V fraction[n], p[n];
     for (size_t i = 0; i < n; ++i) {
       fraction[i] = V{_mm512_reduce_ps(x[i].raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
-      p[i] = splat(0.00187757658f);
     }
-    for (const float next : {0.00898934063f, 0.0558263175f, 0.240153611f, 0.693153083f, 0.99999994f}) {
-      for (size_t i = 0; i < n; ++i) p[i] = hn::MulAdd(p[i], fraction[i], splat(next));
-    }
+    polynomial({0.00187757658f, 0.00898934063f, 0.0558263175f, 0.240153611f, 0.693153083f, 0.99999994f}, fraction, p);
     for (size_t i = 0; i < n; ++i) x[i] = V{_mm512_scalef_ps(p[i].raw, x[i].raw)};
   }
   static HWY_INLINE V multiply_add(V left, V right, V sum) {
