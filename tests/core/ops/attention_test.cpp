@@ -318,6 +318,21 @@ TEST_P(AttentionTest, LaterKeysDoNotMatter) {
   EXPECT_NE(std::memcmp(p.out.rows(60, 61).raw(), changed.out.rows(60, 61).raw(), 32 * 4), 0);
 }
 
+TEST_P(AttentionTest, NanReachesTheQueriesThatSeeItsKeyAndNoOthers) {
+  constexpr int64_t kKey = 80, kLast = 139;
+  const AttentionCase c = {"", 140, 140, documents({140}), heads_of(1, 1, 16)};
+  for_each_arithmetic([&](DType dtype) {
+    Problem p(c, dtype);
+    if (dtype == DType::f32) p.k.data<float>()[kKey * 16] = NAN;
+    if (dtype == DType::bf16) p.k.data<bf16>()[kKey * 16] = bf16(NAN);
+    p.forward(c);
+    p.backward(c);
+    EXPECT_EQ(ops::first_nonfinite(p.out), kKey * 16);
+    // Of the queries before, dq may have 0 * NaN: whole panels of them are multiplied with a key.
+    for (const Tensor& of : {p.out, p.dq}) EXPECT_EQ(ops::first_nonfinite(of.rows(kLast, kLast + 1)), 0);
+  });
+}
+
 TEST_P(AttentionTest, DecodingTokenByTokenGivesWhatTheWholeSequenceGives) {
   const AttentionCase whole = {"", 90, 90, documents({90}), heads_of(4, 2, 16)};
   Problem p(whole);
