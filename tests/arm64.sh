@@ -13,20 +13,21 @@ bash tests/packages.sh g++-12-aarch64-linux-gnu qemu-user
 bash tests/arm64_sysroot.sh
 cmake --preset arm64 >/dev/null
 [ $# -gt 0 ] || mapfile -t rooms < <(ninja -C build/arm64 -t targets all | sed -n 's/^test_\(.*\): phony$/\1/p' | grep -vx assets)
-cmake --build --preset arm64 --target "${rooms[@]/#/test_}"
-run_part() { # a room and the number of one of its parts
+cmake --build --preset arm64 --target nibble "${rooms[@]/#/test_}"
+run_part() { # a room and the number of one of its parts, or "outside"
+  [ "$1" != outside ] || { NIBBLE=build/arm64/emulated/nibble bash tests/outside.sh; return; }
   GTEST_TOTAL_SHARDS=$parts GTEST_SHARD_INDEX=$2 qemu-aarch64 -cpu max -L build/arm64-sysroot \
     "build/arm64/bin/test_$1" --gtest_brief=1 --gtest_filter='-*MpiRanks.*:MpiComm.*:Launch.TwoProcesses*' 2>&1 |
     sed "s|^|$1 $2 of $parts: |"
 }
 export -f run_part
 export parts=32
-for room in "${rooms[@]}"; do
-  seq -f "$room %g" 0 $((parts - 1))
-done | xargs -P "$(nproc)" -L 1 bash -o pipefail -c 'run_part "$@"' run_part
+{
+  [ $# -gt 0 ] || echo outside
+  for room in "${rooms[@]}"; do seq -f "$room %g" 0 $((parts - 1)); done
+} | xargs -P "$(nproc)" -L 1 bash -o pipefail -c 'run_part "$@"' run_part
 [ $# -gt 0 ] && exit 0
 
-NIBBLE=build/arm64/emulated/nibble bash tests/outside.sh
 (cd build/arm64 && cpack -G DEB >/dev/null)
 [ "$(dpkg-deb --field build/arm64/nibble_*_arm64.deb Architecture)" = arm64 ]
 dpkg-deb --field build/arm64/nibble_*_arm64.deb Depends

@@ -205,21 +205,20 @@ TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
 
 // After a step, before a batch of an evaluation, at a token of a sample.
 TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBit) {
+  const auto make = [&](Job& job) {
+    make_recipe(job);
+    recipe_["output"]["keep_best"] = true;
+    recipe_["train"].update({{"steps", 4}, {"early_stop", 3}, {"samples", 1}});
+  };
   Job whole;
-  make_recipe(whole);
-  recipe_["output"]["keep_best"] = true;
-  recipe_["train"]["early_stop"] = 3;
-  recipe_["train"]["samples"] = 1;
+  make(whole);
   whole.run(recipe_);
   const auto want = results(whole);
   const std::string samples = metrics(whole, "samples.jsonl");
   bool stopped = true;
   for (int64_t from = 1; stopped; from += 1 + from / 2) {
     Job parts;
-    make_recipe(parts);
-    recipe_["output"]["keep_best"] = true;
-    recipe_["train"]["early_stop"] = 3;
-    recipe_["train"]["samples"] = 1;
+    make(parts);
     parts.stop_from = from;
     stopped = false;
     try {
