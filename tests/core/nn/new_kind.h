@@ -51,7 +51,8 @@ inline double dot(const Tensor& a, const Tensor& b) {
 }
 
 /// The gradient of the loss against its differences along a random direction of every parameter: over a long way, where
-/// rounding is small, or over a short one, where it curves less, whichever errs less by its own estimate.
+/// rounding is small, or over a short one, where it curves less, whichever errs less by its own estimate: how far it is
+/// from the plain quotient and from that over the longer way before.
 inline void expect_gradients_are_finite_differences(const DecoderConfig& config) {
   Rank rank;
   MemoryPool& pool = rank.context().pool;
@@ -64,7 +65,8 @@ inline void expect_gradients_are_finite_differences(const DecoderConfig& config)
     Tensor direction = Tensor::empty(pool, parameter.value.shape(), DType::f32);
     ops::fill_normal(direction, 1, 5, number++);
     const Tensor start = parameter.value.clone(pool);
-    double difference_quotient = 0, error = std::numeric_limits<double>::infinity();
+    constexpr double kUnknown = std::numeric_limits<double>::infinity();
+    double difference_quotient = 0, error = kUnknown, longer = kUnknown;
     for (const float reach : {2e-3f, 1e-3f, 5e-4f, 2e-4f, 1e-4f, 3e-5f}) {
       const auto at = [&](float steps) {
         ops::add(direction, parameter.value, steps * reach);
@@ -74,7 +76,9 @@ inline void expect_gradients_are_finite_differences(const DecoderConfig& config)
       };
       const double width = static_cast<double>(reach), near = at(1) - at(-1), far = at(2) - at(-2);
       const double found = (8 * near - far) / (12 * width);
-      const double curved = std::abs(found - far / (4 * width)), rounded = 1e-7 * std::abs(at(0)) / width;
+      const double curved = std::max(std::abs(found - far / (4 * width)), std::abs(found - longer));
+      const double rounded = 1e-7 * std::abs(at(0)) / width;
+      longer = found;
       if (curved + rounded > error) continue;
       difference_quotient = found;
       error = curved + rounded;
