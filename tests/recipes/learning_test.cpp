@@ -32,7 +32,7 @@ Data write_sums(const fs::path& source, const fs::path& directory) {
     for (size_t i = begin; i < end; ++i) lines += records.at(i).dump() + "\n";
     return lines;
   };
-  const Data data{directory / "train.jsonl", directory / "held_out.jsonl"};
+  Data data{directory / "train.jsonl", directory / "held_out.jsonl"};
   test::write_bytes(data.train, part(0, 400));
   test::write_bytes(data.held_out, part(400, 416));
   return data;
@@ -47,7 +47,7 @@ Data write_stories(const fs::path& source, const fs::path& directory) {
     if (line.size() > 20 && line.find("<|") == std::string::npos)
       lines[count++ % 4 == 0] += json{{"text", line}}.dump() + "\n";
   }
-  const Data data{directory / "train.jsonl", directory / "held_out.jsonl"};
+  Data data{directory / "train.jsonl", directory / "held_out.jsonl"};
   test::write_bytes(data.train, lines[0]);
   test::write_bytes(data.held_out, lines[1]);
   return data;
