@@ -2,9 +2,9 @@
 # Tests of nibble for arm64 Linux on an x86-64 machine: Debian's cross compiler, Debian's arm64 packages in
 # build/arm64-sysroot, qemu-user, which emulates all instructions that there are kernels for. Builds the program and
 # the package of it. An hour and a half on two cores; each room runs in 32 parts, as many at once as there are cores.
-#   bash tests/arm64.sh [ROOM ...]      ROOM: a test program, core_ops for test_core_ops; by default all, and then what
-#                                       other software computed (tests/outside.sh). Without tests that start themselves
-#                                       with mpirun, which does not know the emulator, or kill a rank of it.
+#   bash tests/arm64.sh [ROOM ...]      ROOM: a test program, core_ops for test_core_ops; by default all, and beside them
+#                                       what other software computed (tests/outside.sh). Without tests that start
+#                                       themselves with mpirun, which does not know the emulator, or kill a rank of it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 rooms=("$@")
