@@ -203,12 +203,12 @@ TEST_P(EveryWay, StoppedAtStepKAndResumedIsTheUninterruptedRunBitForBit) {
   }
 }
 
-// After a step, before a batch of an evaluation, at a token of a sample.
+// After a step, before a batch of an evaluation, at a token of a sample; the fifth step is in the second epoch.
 TEST_P(EveryWay, StoppedWhereverItIsAskedAndResumedIsTheUninterruptedRunBitForBit) {
   const auto make = [&](Job& job) {
     make_recipe(job);
     recipe_["output"]["keep_best"] = true;
-    recipe_["train"].update({{"steps", 4}, {"early_stop", 3}, {"samples", 1}});
+    recipe_["train"].update({{"steps", 5}, {"early_stop", 3}, {"samples", 1}});
   };
   Job whole;
   make(whole);
