@@ -97,6 +97,25 @@ NIBBLE_AVX2 void store(const float* sums, int64_t rows, int64_t columns, const T
   }
 }
 
+// Unrolled, or GCC keeps the sums in memory.
+template <int64_t R, int64_t V>
+NIBBLE_AVX2 inline void add_sums(const float* from, int64_t stride, __m256 (&sums)[R][V]) {
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < R; ++r, from += stride) {
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_add_ps(_mm256_loadu_ps(from + v * kLanes), sums[r][v]);
+  }
+}
+
+template <int64_t R, int64_t V>
+NIBBLE_AVX2 inline void write_sums(const __m256 (&sums)[R][V], float* to, int64_t stride) {
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < R; ++r, to += stride) {
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < V; ++v) _mm256_storeu_ps(to + v * kLanes, sums[r][v]);
+  }
+}
+
 template <int64_t R, int64_t V>
 NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
   __m256 sums[R][V];
@@ -123,19 +142,25 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
       }
     }
   }
+  // The usual ways out take few instructions: the next tile waits for them.
+  if (!output.first) add_sums(output.sums, output.sums_stride, sums);
+  if (!output.last) return write_sums(sums, output.sums, output.sums_stride);
+  if (output.dtype == DType::f32 && columns == V * kLanes) {
+    auto* const c = reinterpret_cast<float*>(output.c);
+    const __m256 alpha = _mm256_set1_ps(output.alpha);
 #pragma GCC unroll 6
-  for (int64_t r = 0; r < R; ++r) {
+    for (int64_t r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-    for (int64_t v = 0; v < V; ++v) {
-      float* kept = output.sums + r * output.sums_stride + v * kLanes;
-      if (!output.first) sums[r][v] = _mm256_add_ps(_mm256_loadu_ps(kept), sums[r][v]);
-      if (output.last) {
-        store8(sums[r][v], v + 1 == V ? columns - v * kLanes : kLanes, output, r * output.c_stride + v * kLanes);
-      } else {
-        _mm256_storeu_ps(kept, sums[r][v]);
-      }
+      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_mul_ps(alpha, sums[r][v]);
     }
+    if (output.accumulate) add_sums(c, output.c_stride, sums);
+    return write_sums(sums, c, output.c_stride);
   }
+  alignas(32) float all[R][V * kLanes];
+  write_sums(sums, all[0], V * kLanes);
+  TileOutput from_all = output;
+  from_all.sums_stride = V * kLanes;
+  store(all[0], R, columns, from_all);
 }
 
 void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {

@@ -188,15 +188,19 @@ class Job {
                        .steps = steps,
                        .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
     for (const Tiles::Tile& tile : tiles) {
-      for (int64_t n0 = 0, number = 0; n0 < n_.size(); n0 += kernel_.width, ++number) {
+      output.sums = sums + tile.row * sums_stride_;
+      output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin) * c_size;
+      input.a = tile.left;
+      input.b = workspace_.panel;
+      low.a = low_left + tile.row * low.a_row_bytes;
+      low.b = low_right;
+      for (int64_t columns = n_.size(); columns > 0; columns -= kernel_.width) {
         ahead_.next();
-        output.sums = sums + tile.row * sums_stride_ + n0;
-        output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
-        input.a = tile.left;
-        input.b = workspace_.panel + number * strip;
-        low.a = low_left + tile.row * low.a_row_bytes;
-        low.b = low_right + number * epilogue_strip_;
-        kernel_.multiply(tile.rows, std::min(kernel_.width, n_.size() - n0), input, output);
+        kernel_.multiply(tile.rows, std::min(kernel_.width, columns), input, output);
+        output.sums += kernel_.width;
+        output.c += kernel_.width * c_size;
+        input.b += strip;
+        low.b += epilogue_strip_;
       }
     }
   }

@@ -12,6 +12,27 @@ namespace nibble::ops::cpu::int8_avx2 {
 
 constexpr int64_t kLanes = 8, kVectors = 2, kWidth = kLanes * kVectors, kStripBytes = kWidth * kInt8Step;
 
+/// Adds the dots to their sums, of which there are none yet if kFirst. Values of t are read once: a store might change
+/// them for all that the compiler knows.
+template <bool kFirst, int64_t R>
+NIBBLE_AVX2 __attribute__((always_inline)) inline void add_scaled(const Int8Tile& t,
+                                                                  const __m256i (&dots)[R][kVectors]) {
+  const __m256 columns[kVectors] = {_mm256_loadu_ps(t.w_scales), _mm256_loadu_ps(t.w_scales + kLanes)};
+  const float* scales = t.x_scales;
+  float* sums = t.sums;
+  const int64_t stride = t.sums_stride;
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < R; ++r, sums += stride) {
+    const __m256 scale = _mm256_set1_ps(scales[r]);
+#pragma GCC unroll 2
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const __m256 before = kFirst ? _mm256_setzero_ps() : _mm256_loadu_ps(sums + v * kLanes);
+      const __m256 term = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[r][v]), columns[v]);
+      _mm256_storeu_ps(sums + v * kLanes, _mm256_fmadd_ps(term, scale, before));
+    }
+  }
+}
+
 /// Dot::add(sums, w, x): 8 sums of 4 products of bytes, w unsigned.
 template <typename Dot, int64_t R>
 NIBBLE_AVX2 void tile(const Int8Tile& t) {
@@ -35,16 +56,7 @@ NIBBLE_AVX2 void tile(const Int8Tile& t) {
       for (int64_t v = 0; v < kVectors; ++v) Dot::add(dots[r][v], row[v], left);
     }
   }
-#pragma GCC unroll 6
-  for (int64_t r = 0; r < R; ++r) {
-    const __m256 scale = _mm256_set1_ps(t.x_scales[r]);
-    for (int64_t v = 0; v < kVectors; ++v) {
-      float* sums = t.sums + r * t.sums_stride + v * kLanes;
-      const __m256 before = t.first ? _mm256_setzero_ps() : _mm256_loadu_ps(sums);
-      const __m256 term = _mm256_mul_ps(_mm256_cvtepi32_ps(dots[r][v]), _mm256_loadu_ps(t.w_scales + v * kLanes));
-      _mm256_storeu_ps(sums, _mm256_fmadd_ps(term, scale, before));
-    }
-  }
+  t.first ? add_scaled<true>(t, dots) : add_scaled<false>(t, dots);
 }
 
 template <int64_t kLevels>
