@@ -56,7 +56,7 @@ struct Inputs {
 struct KeyTile {
   int64_t first, count;  // keys
   float *keys, *values;  // rows, left sides of products
-  float* keys_by_rows;   // right side, see sum_over_rows
+  float* keys_by_rows;   // what sum_over_rows makes of them: the rows themselves, or a buffer
   float *dk, *dv;
 };
 
@@ -91,7 +91,7 @@ class ColumnWork {
         turned_((depth_ + 3) / 4 * 4 * kKeys),  // transpose() writes whole fours of rows
         plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty()) {
     const int64_t count = (column.part_end - column.part_begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
-    buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((5 * count + 1) * tile + 4 * turned_ + 6 * tile +
+    buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((kKeyTiles * count + 1) * tile + 4 * turned_ + 6 * tile +
                                                               3 * kKeys * kBlockQueries + 2 * kBlockQueries));
     float* next = buffer_.get();
     const auto take = [&next](int64_t size) {
@@ -101,8 +101,10 @@ class ColumnWork {
     };
     for (int64_t t = 0; t < count; ++t) {
       const int64_t first = column.part_begin + t * kKeys;
-      tiles_.push_back({first, std::min(kKeys, column.part_end - first), take(tile), take(tile), take(tile), take(tile),
-                        take(tile)});
+      float* keys = take(tile);
+      float* keys_by_rows = kRowsAsTheyAre ? keys : take(tile);
+      tiles_.push_back(
+          {first, std::min(kKeys, column.part_end - first), keys, take(tile), keys_by_rows, take(tile), take(tile)});
     }
     rows_ = take(tile);
     q_transposed_ = take(2 * turned_);
@@ -185,25 +187,24 @@ class ColumnWork {
 
  private:
   static constexpr int64_t kBlockWords = kBlockQueries / Words::kPerWord;
+  static constexpr bool kRowsAsTheyAre = Words::kPerWord == 1;  // are right sides of products that sum over rows
+  static constexpr int64_t kKeyTiles = kRowsAsTheyAre ? 4 : 5;  // of a KeyTile
+  // Rows of queries that are turned while the first cache level holds them.
+  static constexpr int64_t kTurnedRows = kRowsAsTheyAre ? 8 : kKeys;
 
-  /// Up to kKeys rows of `from`, zeros behind them.
-  void load_rows(const Element* from, int64_t stride, int64_t count, float* to) const {
+  /// `rows` rows: the first `count` of them from `from`, the others zero.
+  void load_rows(const Element* from, int64_t stride, int64_t count, int64_t rows, float* to) const {
     copy_rows<Words>(from, stride, count, plan_, to);
-    std::fill(to + count * row_words_, to + kKeys * row_words_, 0.0f);
+    std::fill(to + count * row_words_, to + rows * row_words_, 0.0f);
   }
 
   void load_keys(const KeyTile& tile) {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile.first * stride + column_.kv_head * plan_.width;
-    load_rows(in_.v + at, stride, tile.count, tile.values);
-    load_rows(in_.k + at, stride, tile.count, tile.keys);
-    interleave(tile.keys, tile.keys_by_rows);
+    load_rows(in_.v + at, stride, tile.count, kKeys, tile.values);
+    load_rows(in_.k + at, stride, tile.count, kKeys, tile.keys);
+    sum_over_rows<Words>(tile.keys, kKeys, plan_, tile.keys_by_rows);
     std::fill(tile.dk, tile.dk + kKeys * plan_.padded, 0.0f);
     std::fill(tile.dv, tile.dv + kKeys * plan_.padded, 0.0f);
-  }
-
-  /// by_rows = kKeys rows as right side of a product that sums over them.
-  void interleave(const float* rows, float* by_rows) const {
-    if (sum_over_rows<Words>(rows, kKeys, plan_, by_rows) == rows) std::copy_n(rows, kKeys * plan_.padded, by_rows);
   }
 
   void load_block(int64_t head) {
@@ -219,12 +220,14 @@ class ColumnWork {
   }
 
   void load_queries(const Element* from, int64_t stride, float* transposed, float* by_rows) {
-    for (int64_t query = 0; query < count_; query += kKeys, from += kKeys * stride) {
-      load_rows(from, stride, std::min(kKeys, count_ - query), rows_);
-      transpose(rows_, kKeys, row_words_, depth_, transposed, kKeys);
-      interleave(rows_, by_rows);
-      transposed += turned_;
-      by_rows += words<Words>(kKeys) * plan_.padded;
+    for (int64_t query = 0; query < count_; query += kKeys, transposed += turned_) {
+      for (int64_t r = 0; r < kKeys; r += kTurnedRows, by_rows += words<Words>(kTurnedRows) * plan_.padded) {
+        float* rows = kRowsAsTheyAre ? by_rows : rows_;
+        load_rows(from, stride, std::clamp<int64_t>(count_ - query - r, 0, kTurnedRows), kTurnedRows, rows);
+        from += kTurnedRows * stride;
+        transpose(rows, kTurnedRows, row_words_, depth_, transposed + r, kKeys);
+        sum_over_rows<Words>(rows, kTurnedRows, plan_, by_rows);
+      }
     }
   }
 
@@ -345,7 +348,7 @@ class ColumnWork {
 
   /// kPlain: scores are scaled products. kWhole: every query sees every key.
   template <int keys, int vectors, bool kPlain, bool kWhole>
-  void differentiate_panel(const Panel& panel) {
+  HWY_NOINLINE void differentiate_panel(const Panel& panel) {
     const int64_t lanes = panel.query / kKeys * turned_ + panel.query % kKeys, row = panel.key * row_words_;
     const V unit = splat(kPlain ? plan_.params.scale * kLog2E : kLog2E);
     V cap_derivatives[keys][kPlain ? 1 : vectors];

@@ -90,7 +90,11 @@ class Rows {
   /// Meets the keys [tile, tile + count), at most kKeys.
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
     load_keys(k, tile, count, tile_.keys);
-    transpose(tile_.keys, count, row_words_, words<Words>(plan_.width), tile_.keys_transposed, kKeys);
+    const int64_t depth = words<Words>(plan_.width);
+    transpose(tile_.keys, count, row_words_, depth, tile_.keys_transposed, kKeys);
+    for (int64_t i = 0; i < depth; ++i) {
+      std::fill(tile_.keys_transposed + i * kKeys + count, tile_.keys_transposed + (i + 1) * kKeys, 0.0f);
+    }
     load_keys(v, tile, count, tile_.values);
     const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.interleaved);
     const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;

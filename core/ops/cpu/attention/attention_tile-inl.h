@@ -229,8 +229,8 @@ const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan
   return interleaved;
 }
 
-/// to [columns, to_stride] = transpose of the words [rows, columns] of rows that are `stride` words apart; columns of
-/// `to` from `rows` on are zero. Works on four columns at a time, so up to three more rows of `to` are written.
+/// to [columns, rows], rows `to_stride` words apart, = transpose of the words [rows, columns] of rows that are `stride`
+/// words apart. Works on four columns at a time, so up to three more rows of `to` are written.
 HWY_INLINE void transpose(const float* from, int64_t rows, int64_t stride, int64_t columns, float* to,
                           int64_t to_stride) {
 #if HWY_TARGET == HWY_SCALAR
@@ -258,8 +258,6 @@ HWY_INLINE void transpose(const float* from, int64_t rows, int64_t stride, int64
   for (int64_t r = fours; r < rows; ++r) {
     for (int64_t i = 0; i < columns; ++i) to[i * to_stride + r] = from[r * stride + i];
   }
-  if (rows == to_stride) return;
-  for (int64_t i = 0; i < columns; ++i) std::fill(to + i * to_stride + rows, to + (i + 1) * to_stride, 0.0f);
 }
 
 /// score after the soft cap, before ALiBi
