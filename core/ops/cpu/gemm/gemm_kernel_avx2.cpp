@@ -97,23 +97,41 @@ NIBBLE_AVX2 void store(const float* sums, int64_t rows, int64_t columns, const T
   }
 }
 
-// Unrolled, or GCC keeps the sums in memory.
-template <int64_t R, int64_t V>
-NIBBLE_AVX2 inline void add_sums(const float* from, int64_t stride, __m256 (&sums)[R][V]) {
+NIBBLE_AVX2 inline void write8(float* to, __m256 values) { _mm256_storeu_ps(to, values); }
+NIBBLE_AVX2 inline void write8(bf16* to, __m256 values) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), avx2::narrow(values));
+}
+
+// Of a whole tile; unrolled, or GCC keeps the sums in memory.
+template <typename T, int64_t R, int64_t V>
+NIBBLE_AVX2 inline void add_sums(const T* from, int64_t stride, __m256 (&sums)[R][V]) {
 #pragma GCC unroll 6
   for (int64_t r = 0; r < R; ++r, from += stride) {
 #pragma GCC unroll 2
-    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_add_ps(_mm256_loadu_ps(from + v * kLanes), sums[r][v]);
+    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_add_ps(load8(from + v * kLanes, kLanes), sums[r][v]);
   }
 }
 
-template <int64_t R, int64_t V>
-NIBBLE_AVX2 inline void write_sums(const __m256 (&sums)[R][V], float* to, int64_t stride) {
+template <typename T, int64_t R, int64_t V>
+NIBBLE_AVX2 inline void write_sums(const __m256 (&sums)[R][V], T* to, int64_t stride) {
 #pragma GCC unroll 6
   for (int64_t r = 0; r < R; ++r, to += stride) {
 #pragma GCC unroll 2
-    for (int64_t v = 0; v < V; ++v) _mm256_storeu_ps(to + v * kLanes, sums[r][v]);
+    for (int64_t v = 0; v < V; ++v) write8(to + v * kLanes, sums[r][v]);
   }
+}
+
+template <typename T, int64_t R, int64_t V>
+NIBBLE_AVX2 inline void write_result(__m256 (&sums)[R][V], const TileOutput& output) {
+  auto* const c = reinterpret_cast<T*>(output.c);
+  const __m256 alpha = _mm256_set1_ps(output.alpha);
+#pragma GCC unroll 6
+  for (auto& row : sums) {
+#pragma GCC unroll 2
+    for (__m256& sum : row) sum = _mm256_mul_ps(alpha, sum);
+  }
+  if (output.accumulate) add_sums(c, output.c_stride, sums);
+  write_sums(sums, c, output.c_stride);
 }
 
 template <int64_t R, int64_t V>
@@ -142,19 +160,11 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
       }
     }
   }
-  // The usual ways out take few instructions: the next tile waits for them.
-  if (!output.first) add_sums(output.sums, output.sums_stride, sums);
+  // Few instructions for a whole tile: the next one waits for them.
+  if (!output.first) add_sums<float>(output.sums, output.sums_stride, sums);
   if (!output.last) return write_sums(sums, output.sums, output.sums_stride);
-  if (output.dtype == DType::f32 && columns == V * kLanes) {
-    auto* const c = reinterpret_cast<float*>(output.c);
-    const __m256 alpha = _mm256_set1_ps(output.alpha);
-#pragma GCC unroll 6
-    for (int64_t r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_mul_ps(alpha, sums[r][v]);
-    }
-    if (output.accumulate) add_sums(c, output.c_stride, sums);
-    return write_sums(sums, c, output.c_stride);
+  if (columns == V * kLanes) {
+    return output.dtype == DType::f32 ? write_result<float>(sums, output) : write_result<bf16>(sums, output);
   }
   alignas(32) float all[R][V * kLanes];
   write_sums(sums, all[0], V * kLanes);
