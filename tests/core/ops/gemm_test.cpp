@@ -337,23 +337,29 @@ TEST(Gemm, ALowRankEpilogueIsAddedToTheProductOfBf16InTheArithmeticOfF32) {
 }
 
 TEST(Gemm, AThinProductGivesTheBitsOfAPackedOne) {
-  int64_t thin = 0;
-  for (const auto& [rows, columns] : {std::pair{16, 333}, {333, 16}, {1, 5}, {9, 64}, {64, 9}, {64, 257}, {8, 32}}) {
-    for (const int64_t depth : {1, 2, 127, 1024, 2101}) {
-      for (const bool accumulate : {false, true}) {
-        const ProductCase k = {Form::tn, DType::bf16, DType::bf16, DType::f32, rows, columns, depth, accumulate, 0.3f};
-        Operands x(k), y = x;
-        const WeightView w(x.b), v(y.b);
-        if (!cpu::thin_fits(product_of(k, x, w), isa())) continue;
-        ++thin;
-        cpu::gemm_thin(product_of(k, x, w), isa());
-        cpu::gemm_packed(product_of(k, y, v), isa());
-        ASSERT_EQ(values(x.c), values(y.c)) << describe(k);
+  int64_t thin = 0, kernels = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const cpu::GemmKernel& kernel = cpu::gemm_kernel(isa(), dtype);
+    if (kernel.multiply_thin == nullptr || kernel.compute != dtype) continue;
+    ++kernels;
+    for (const auto& [rows, columns] :
+         {std::pair{16, 333}, {333, 16}, {1, 5}, {9, 64}, {64, 9}, {64, 257}, {257, 40}, {8, 32}}) {
+      for (const int64_t depth : {1, 2, 127, 1024, 2101}) {
+        for (const bool accumulate : {false, true}) {
+          const ProductCase k = {Form::tn, dtype, dtype, DType::f32, rows, columns, depth, accumulate, 0.3f};
+          Operands x(k), y = x;
+          const WeightView w(x.b), v(y.b);
+          if (!cpu::thin_fits(product_of(k, x, w), isa())) continue;
+          ++thin;
+          cpu::gemm_thin(product_of(k, x, w), isa());
+          cpu::gemm_packed(product_of(k, y, v), isa());
+          ASSERT_EQ(values(x.c), values(y.c)) << describe(k);
+        }
       }
     }
   }
-  if (cpu::gemm_kernel(isa(), DType::bf16).multiply_thin == nullptr) GTEST_SKIP() << "this CPU has no thin products";
-  EXPECT_EQ(thin, 7 * 5 * 2);
+  if (kernels == 0) GTEST_SKIP() << "this CPU has no thin products";
+  EXPECT_EQ(thin, kernels * 8 * 5 * 2);
 }
 
 TEST_P(GemmAtLevel, ASwappedProductGivesTheBitsOfAPackedOne) {

@@ -12,7 +12,7 @@ namespace nibble::ops::cpu {
 constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
-/// Columns of the narrow and of the wide matrix in one call of GemmKernel::multiply_thin.
+/// Columns of the narrow (see thin_rows) and of the wide matrix in one call of GemmKernel::multiply_thin.
 constexpr int64_t kThinRows = 8, kThinColumns = 32;
 
 /// What a tile multiplies, a left operand with a right one, and what is added to the same sums after it.
@@ -98,9 +98,11 @@ struct GemmKernel {
                     const std::byte* w, int64_t w_stride, float* sums) = nullptr;
 
   /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
-  /// n) over k < depth, for r < rows <= kThinRows and n < columns <= kThinColumns, in the order of multiply. `left` is
+  /// n) over k < depth, for r < rows <= thin_rows and n < columns <= kThinColumns, in the order of multiply. `left` is
   /// the first of these columns in a strip of the narrow matrix (pack_rows); the wide one is read in place, `stride`
   /// elements between its rows. Null: none.
+  int64_t thin_rows = kThinRows;
+  int64_t thin_depth = 128;  ///< depths of a call: all columns of a piece meet them in the second cache level
   void (*multiply_thin)(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
                         int64_t stride, float* sums) = nullptr;
 

@@ -181,6 +181,35 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
   kTiles[rows - 1][(columns - 1) / kLanes](input, columns, output);
 }
 
+// As tile(), of a right side in place. Its rows are asked for by the CPU alone: with a hint for each it waits longer.
+template <int64_t R, bool kWhole>
+NIBBLE_AVX2 void thin_tile(int64_t columns, int64_t depth, const float* left, const float* wide, int64_t stride,
+                           float* kept) {
+  __m256 sums[R][2] = {};
+  add_sums(kept, kThinColumns, sums);
+  for (int64_t k = 0; k < depth; ++k, left += kWidth, wide += stride) {
+    __m256 row[2];
+    for (int64_t v = 0; v < 2; ++v) row[v] = load8(wide + v * kLanes, kWhole ? kLanes : columns - v * kLanes);
+    for (int64_t r = 0; r < R; ++r) {
+      const __m256 x = _mm256_set1_ps(left[r]);
+      for (int64_t v = 0; v < 2; ++v) sums[r][v] = _mm256_fmadd_ps(x, row[v], sums[r][v]);
+    }
+  }
+  write_sums(sums, kept, kThinColumns);
+}
+
+void multiply_thin(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
+                   int64_t stride, float* sums) {
+  using Tile = decltype(&thin_tile<1, true>);
+  static constexpr Tile kTiles[kRows][2] = {
+      {thin_tile<1, false>, thin_tile<1, true>}, {thin_tile<2, false>, thin_tile<2, true>},
+      {thin_tile<3, false>, thin_tile<3, true>}, {thin_tile<4, false>, thin_tile<4, true>},
+      {thin_tile<5, false>, thin_tile<5, true>}, {thin_tile<6, false>, thin_tile<6, true>}};
+  for (int64_t n = 0; n < columns; n += kWidth) {
+    kTiles[rows - 1][columns - n >= kWidth](columns - n, depth, floats(left), floats(wide) + n, stride, sums + n);
+  }
+}
+
 // Rows of W two at a time: with 4 rows of x that leaves 8 sums, 4 vectors of x and one of W in registers. Four at a
 // time where there is one row of x.
 template <int64_t M, typename T>
@@ -235,6 +264,9 @@ const GemmKernel kGemmAvx2 = {
     .pack_left_transposed = pack_left_transposed,
     .dots = dots<float>,
     .dots_bf16 = dots<bf16>,
+    .thin_rows = kRows,
+    .thin_depth = 384,
+    .multiply_thin = multiply_thin,
     .store = store,
 };
 

@@ -63,8 +63,9 @@ bool swapped_fits(const PackedProduct& product, Isa level, const PackedProduct* 
 /// packed, once, and w read in place, once.
 void gemm_swapped(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
 
-/// Whether gemm_thin computes this product at `level`: a^T w of bf16 matrices read in place, one of them at most 64
-/// columns wide and the other four times as wide or more, where packing the wide one would cost more than multiplying.
+/// Whether gemm_thin computes this product at `level`: a^T w of matrices in the kernel's type, read in place, one of
+/// them at most 64 columns wide and the other four times as wide or more, where packing the wide one would cost more
+/// than multiplying.
 bool thin_fits(const PackedProduct& product, Isa level);
 
 /// The same bits as gemm_packed for the gradients of an adapter's A and B: the wide matrix is read in place.
