@@ -97,12 +97,12 @@ struct GemmKernel {
   void (*dots_bf16)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride,
                     const std::byte* w, int64_t w_stride, float* sums) = nullptr;
 
+  /// Rows and, so that all columns of a piece meet them in the second cache level, depths of a call of multiply_thin.
+  int64_t thin_rows = kThinRows, thin_depth = 128;
   /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
   /// n) over k < depth, for r < rows <= thin_rows and n < columns <= kThinColumns, in the order of multiply. `left` is
   /// the first of these columns in a strip of the narrow matrix (pack_rows); the wide one is read in place, `stride`
   /// elements between its rows. Null: none.
-  int64_t thin_rows = kThinRows;
-  int64_t thin_depth = 128;  ///< depths of a call: all columns of a piece meet them in the second cache level
   void (*multiply_thin)(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
                         int64_t stride, float* sums) = nullptr;
 
