@@ -29,6 +29,7 @@ ROWS = [
     "shape=smollm2-135m mode=lora tokens=512 dtype=f32 steps=3",
     "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 int8=1 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 dtype=f32 int8=1 steps=1",
 ]
 LABELS = {"int8=1": "int8", "prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
