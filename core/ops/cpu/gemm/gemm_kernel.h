@@ -8,7 +8,7 @@
 
 namespace nibble::ops::cpu {
 
-/// Rows of A that are packed at once when they cannot be read in place: a multiple of every kernel's rows.
+/// Rows of A that are multiplied by a panel at once: a multiple of every kernel's rows.
 constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
@@ -41,7 +41,7 @@ struct TileOutput {
 
 /// What the cutting of a product into jobs depends on; see GemmKernel.
 struct TileShape {
-  int64_t rows, width, depth_block, panel_columns;
+  int64_t rows, width, depth_block, panel_columns, packed_panels = 1;
 };
 
 /// Micro kernel over packed operands.
@@ -61,8 +61,11 @@ struct GemmKernel {
   bool left_by_rows = false;
   /// Rows of a tile with as many sums as hide the latency of a multiply-add.
   int64_t least_rows = 1;
+  /// Where A has to be packed: rows that are packed at once, a multiple of `rows` (many, where rows of the matrix in
+  /// memory are pages apart), and panels of half the depth that they are multiplied by.
+  int64_t packed_rows = kLeftGroup, packed_panels = 1;
 
-  TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
+  TileShape shape() const { return {rows, width, depth_block, panel_columns, packed_panels}; }
 
   /// One tile, c [rows, columns]; rows in 1..rows, columns in 1..width. Sums between parts of the depth are kept for
   /// columns rounded up to lanes.
@@ -83,7 +86,7 @@ struct GemmKernel {
   /// Rows of 4-bit weights packed by pack_transposed as they are expanded, where there is a way.
   FourBitStrips four_bit = {};
 
-  /// Packs `depth` rows of `columns` <= kLeftGroup elements of a row-major matrix as tiles of the left operand of the
+  /// Packs `depth` rows of `columns` <= packed_rows elements of a row-major matrix as tiles of the left operand of the
   /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
   /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.
   void (*pack_left_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* tiles,

@@ -63,9 +63,10 @@ NIBBLE_AVX2 void pack_left_transposed(const std::byte* from, int64_t stride, int
   const float* row = floats(from);
   for (int64_t k = 0; k < depth; ++k, row += stride, tiles += kRows * kSize) {
     for (int64_t m = 0; m < columns; m += kLine) _mm_prefetch(row + kRowsAhead * stride + m, _MM_HINT_T0);
-    for (int64_t m = 0, tile = 0; m < columns; m += kRows, tile += tile_bytes) {
-      _mm256_storeu_ps(floats(tiles + tile), avx2::load(row + m, columns - m));
-    }
+    std::byte* to = tiles;
+    int64_t m = 0;
+    for (; m + kLanes <= columns; m += kRows, to += tile_bytes) _mm256_storeu_ps(floats(to), _mm256_loadu_ps(row + m));
+    for (; m < columns; m += kRows, to += tile_bytes) _mm256_storeu_ps(floats(to), avx2::load(row + m, columns - m));
   }
 }
 
@@ -255,6 +256,8 @@ const GemmKernel kGemmAvx2 = {
     .depth_block = 768,  // a panel of 768 x 80 f32 has 240 of 256 KB of the second level; few tiles begin and end
     .panel_columns = 80,
     .least_rows = 4,  // of two registers: 4 cycles, two a cycle
+    .packed_rows = 144,
+    .packed_panels = 2,
     .multiply = multiply,
     .pack_transposed = pack_transposed<float>,
     .pack_rows = pack_rows<float>,

@@ -35,7 +35,7 @@ struct LeftTile {
   int64_t row_bytes, step_bytes;
 };
 
-/// The tiles of at most kLeftGroup rows.
+/// The tiles of rows that are multiplied at once.
 class Tiles {
  public:
   struct Tile {
@@ -112,6 +112,7 @@ class Job {
         next_(next),
         workspace_(gemm_workspace(kernel_)),
         packer_(product.p, product.w, kernel, workspace_.panel, workspace_.fill),
+        group_rows_(plan.left_in_place ? kLeftGroup : kernel.packed_rows),
         left_bytes_(widens_left(p_) ? kLeftGroup * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
         epilogue_packer_((epilogue ? *epilogue : product).p, (epilogue ? *epilogue : product).w, kernel,
                          workspace_.left + left_bytes_, workspace_.fill) {
@@ -119,7 +120,7 @@ class Job {
     if (epilogue_ != nullptr) epilogue_strip_ = epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
-    NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
+    NIBBLE_CHECK((keeps_sums_ ? m.size() : group_rows_) * sums_stride_ <= workspace_.sums_size, "sums of a job");
   }
 
   void run() {
@@ -128,8 +129,8 @@ class Job {
       packer_.pack(k, n_);
       fetch_panel_after(k);
       if (epilogue_ != nullptr && k.end == plan_.depth) epilogue_packer_.pack({0, epilogue_->a.dim(1)}, n_);
-      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
-        const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
+      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += group_rows_) {
+        const Range group{m0, std::min(m_.end, m0 + group_rows_)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
         multiply_group(k, group, sums);
       }
@@ -187,20 +188,22 @@ class Job {
                        .a_step_bytes = left.step_bytes,
                        .steps = steps,
                        .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
-    for (const Tiles::Tile& tile : tiles) {
-      output.sums = sums + tile.row * sums_stride_;
-      output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin) * c_size;
-      input.a = tile.left;
-      input.b = workspace_.panel;
-      low.a = low_left + tile.row * low.a_row_bytes;
-      low.b = low_right;
-      for (int64_t columns = n_.size(); columns > 0; columns -= kernel_.width) {
-        ahead_.next();
-        kernel_.multiply(tile.rows, std::min(kernel_.width, columns), input, output);
-        output.sums += kernel_.width;
-        output.c += kernel_.width * c_size;
-        input.b += strip;
-        low.b += epilogue_strip_;
+    for (int64_t n0 = 0; n0 < n_.size(); n0 += plan_.panel_columns) {
+      for (const Tiles::Tile& tile : tiles) {
+        output.sums = sums + tile.row * sums_stride_ + n0;
+        output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
+        input.a = tile.left;
+        input.b = workspace_.panel + n0 / kernel_.width * strip;
+        low.a = low_left + tile.row * low.a_row_bytes;
+        low.b = low_right + n0 / kernel_.width * epilogue_strip_;
+        for (int64_t n = n0, end = std::min(n_.size(), n0 + plan_.panel_columns); n < end; n += kernel_.width) {
+          ahead_.next();
+          kernel_.multiply(tile.rows, std::min(kernel_.width, end - n), input, output);
+          output.sums += kernel_.width;
+          output.c += kernel_.width * c_size;
+          input.b += strip;
+          low.b += epilogue_strip_;
+        }
       }
     }
   }
@@ -231,15 +234,19 @@ class Job {
     if (p_.a_transposed && (p_.widened || input == kernel_.compute) && kernel_.pack_left_transposed != nullptr) {
       const int64_t width = p_.a.dim(1), first = k.begin * width + m.begin;
       const std::byte* from = p_.a.raw() + first * static_cast<int64_t>(dtype_size(input));
-      if (input != kernel_.compute) {  // in the buffer of fills: the panel is packed
-        auto* wide = reinterpret_cast<float*>(workspace_.fill);
-        for (int64_t i = 0; i < k.size(); ++i) {
-          widen(reinterpret_cast<const bf16*>(from) + i * width, m.size(), wide + i * kLeftGroup, level_);
-        }
-        from = workspace_.fill;
+      if (input == kernel_.compute) {
+        return kernel_.pack_left_transposed(from, width, m.size(), k.size(), workspace_.left, tile_bytes);
       }
-      kernel_.pack_left_transposed(from, input == kernel_.compute ? width : kLeftGroup, m.size(), k.size(),
-                                   workspace_.left, tile_bytes);
+      // In the buffer of fills, as many rows as it holds: the panel is packed.
+      auto* wide = reinterpret_cast<float*>(workspace_.fill);
+      const int64_t most = kGemmFillBytes / (m.size() * static_cast<int64_t>(sizeof(float)));
+      for (int64_t i = 0; i < k.size(); ++i) {
+        const int64_t row = i % most;
+        widen(reinterpret_cast<const bf16*>(from) + i * width, m.size(), wide + row * m.size(), level_);
+        if (row + 1 < most && i + 1 < k.size()) continue;
+        kernel_.pack_left_transposed(workspace_.fill, m.size(), m.size(), row + 1,
+                                     workspace_.left + (i - row) * tile.step_bytes, tile_bytes);
+      }
       return;
     }
     const auto pack = kernel_.compute == DType::bf16 ? pack_left<bf16, bf16>
@@ -256,7 +263,7 @@ class Job {
   Range m_, n_, next_;
   GemmWorkspace workspace_;
   PanelPacker packer_;
-  int64_t left_bytes_;  // of widened rows
+  int64_t group_rows_, left_bytes_;  // rows multiplied at once; of widened ones
   PanelPacker epilogue_packer_;
   int64_t sums_stride_, epilogue_strip_ = 0;
   bool keeps_sums_;

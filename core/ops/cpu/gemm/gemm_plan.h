@@ -17,9 +17,10 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
-// With 16 jobs of one size the last of up to 8 threads ends at most a third later than the mean (7 threads: 3 jobs of
-// 16 / 7). Where the last chunks are cut, a job for every thread is enough.
+// Where the last chunks are cut, a job for every thread is enough, and for more than 16 threads so many.
 constexpr int64_t kMinJobs = 16;
+// Turns of the threads that are tried.
+constexpr int64_t kMostTurns = 8;
 // Rows x columns of a job: its f32 sums are 1 MiB of the 2 MiB of a thread's buffers. They are read and written once
 // in depth_block multiplications, so it does not count which cache they lie in; a packed panel serves all rows of a
 // job.
@@ -34,9 +35,9 @@ struct Range {
 /// columns by shorter ones, so that the threads end together without W being packed often.
 struct GemmPlan {
   TileShape shape;
-  int64_t rows, columns, depth;       // M, N, K
-  int64_t chunk_rows, chunk_columns;  // of one job
-  int64_t depth_block;                // of one panel
+  int64_t rows, columns, depth;        // M, N, K
+  int64_t chunk_rows, chunk_columns;   // of one job
+  int64_t depth_block, panel_columns;  // of one panel
   bool left_in_place;
   int64_t last_chunks = 0, last_rows = 1;  // chunks of columns that are cut into jobs of last_rows instead
 
@@ -44,36 +45,41 @@ struct GemmPlan {
   GemmPlan(const TileShape& tile, int64_t m, int64_t n, int64_t k, bool reads_left)
       : shape(tile), rows(m), columns(n), depth(k), left_in_place(reads_left) {
     depth_block = shape.depth_block;
-    chunk_columns = shape.panel_columns;
+    panel_columns = chunk_columns = shape.panel_columns;
     if (!left_in_place) {
       depth_block /= 2;
-      chunk_columns *= 2;
+      panel_columns *= 2;
+      chunk_columns = panel_columns * shape.packed_panels;
     }
-    const int64_t chunks = divide_up(rows, kMaxJobSums / chunk_columns + shape.rows);
-    chunk_rows = round_up(divide_up(rows, chunks), shape.rows);
     chunk_columns = even_columns(chunk_columns);
-    const int64_t least = left_in_place ? std::min(kMinJobs, int64_t{threads()}) : kMinJobs;
-    while (jobs() < least && work() > kMinJobMultiplications) {
-      const bool narrow = left_in_place && chunk_columns > shape.width;
-      if (narrow || (chunk_rows <= 4 * kLeftGroup && chunk_columns > shape.panel_columns)) {
-        chunk_columns = even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
-      } else if (!left_in_place && chunk_rows > kLeftGroup) {
-        chunk_rows = round_up(chunk_rows / 2, shape.rows);
-      } else {
-        break;
-      }
+    chunk_rows = most_rows(chunk_columns);
+    if (left_in_place) {
+      cut_columns(threads());
+    } else {
+      cut_evenly(threads());
     }
-    if (left_in_place && threads() > 1) cut_last_chunks(threads());
   }
 
   // As few chunks as `most` columns allow, of nearly the same size.
   int64_t even_columns(int64_t most) const {
     return round_up(divide_up(columns, divide_up(columns, most)), shape.width);
   }
+  // As few chunks of rows as the sums of a job allow, of nearly the same size.
+  int64_t most_rows(int64_t of_columns) const {
+    const int64_t chunks = divide_up(rows, kMaxJobSums / of_columns + shape.rows);
+    return round_up(divide_up(rows, chunks), shape.rows);
+  }
+  // Where A is read in place.
+  void cut_columns(int64_t threads) {
+    const int64_t least = std::min(kMinJobs, threads);
+    while (jobs() < least && work() > kMinJobMultiplications && chunk_columns > shape.width) {
+      chunk_columns = even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
+    }
+    if (threads > 1) cut_last_chunks(threads);
+  }
   // What is left when every thread has had the same number of whole chunks, or the last whole ones, in as many turns as
   // end soonest; in a single one all would wait for a thread that something else has held up.
   void cut_last_chunks(int64_t threads) {
-    constexpr int64_t kMostTurns = 8;
     const int64_t chunks = column_chunks(), work_of_row = std::min(columns, chunk_columns) * depth;
     last_chunks = chunks % threads == 0 ? threads : chunks % threads;
     last_rows = chunk_rows;
@@ -88,6 +94,31 @@ struct GemmPlan {
       soonest = time;
       last_rows = of_job;
     }
+  }
+
+  // Where both operands are packed: chunks of one size that end soonest; the fewer the turns of a thread, the later by
+  // what may hold one of them up. Many large chunks are left as they are.
+  void cut_evenly(int64_t threads) {
+    int64_t soonest = std::numeric_limits<int64_t>::max();
+    for (int64_t n = chunk_columns; n > 0; n = smaller(columns, n, shape.width)) {
+      for (int64_t m = most_rows(n); m > 0; m = smaller(rows, m, shape.rows)) {
+        const int64_t turns = divide_up(divide_up(columns, n) * divide_up(rows, m), threads);
+        const bool small = std::min(m, rows) * std::min(n, columns) * depth < kMinJobMultiplications;
+        if (soonest < std::numeric_limits<int64_t>::max() && (turns > kMostTurns || small)) break;
+        int64_t time = turns * ((m + kPackedRows) * (n + kPackedRows) * depth + kJobMultiplications);
+        time += time / (kMostTurns * turns);
+        if (time >= soonest) continue;
+        soonest = time;
+        chunk_rows = m;
+        chunk_columns = n;
+      }
+    }
+  }
+  // The next smaller chunk of `count`, a multiple of `step`, of which there are more; 0: none.
+  static int64_t smaller(int64_t count, int64_t chunk, int64_t step) {
+    const int64_t chunks = divide_up(count, chunk);
+    while (chunk > 0 && divide_up(count, chunk) == chunks) chunk -= step;
+    return chunk > 0 ? round_up(divide_up(count, divide_up(count, chunk)), step) : 0;
   }
 
   int64_t column_chunks() const { return divide_up(columns, chunk_columns); }

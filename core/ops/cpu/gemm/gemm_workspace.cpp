@@ -29,10 +29,12 @@ std::byte* thread_block() {
 }  // namespace
 
 GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
-  // The largest panel of the kernels; kLeftGroup rows of half a panel's depth, or an epilogue's right side; a fill.
-  constexpr size_t kPanel = size_t{512} << 10, kLeft = size_t{256} << 10, kFill = size_t{128} << 10;
-  NIBBLE_CHECK(static_cast<size_t>(kernel.depth_block * kernel.panel_columns) * dtype_size(kernel.compute) <= kPanel,
-               "panel of the kernel");
+  // The largest panels of the kernels; packed rows of half a panel's depth, or an epilogue's right side; a fill.
+  constexpr size_t kPanel = size_t{512} << 10, kLeft = size_t{256} << 10, kFill = size_t{kGemmFillBytes};
+  const size_t size = static_cast<size_t>(kernel.depth_block) * dtype_size(kernel.compute);
+  NIBBLE_CHECK(static_cast<size_t>(kernel.panel_columns * kernel.packed_panels) * size <= kPanel,
+               "panels of the kernel");
+  NIBBLE_CHECK(static_cast<size_t>(kernel.packed_rows) * (size / 2 + 64) <= kLeft, "packed rows of the kernel");
   std::byte* block = thread_block();
   GemmWorkspace result;
   result.panel = block;

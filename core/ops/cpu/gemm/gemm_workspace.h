@@ -14,8 +14,9 @@ struct GemmWorkspace {
   int64_t sums_size;  ///< elements of sums
 };
 
-/// Bytes one thread keeps for products, one huge page: what a memory plan counts per thread.
+/// Bytes one thread keeps for products, one huge page: what a memory plan counts per thread. Of these, of `fill`.
 constexpr size_t kGemmWorkspaceBytes = size_t{2} << 20;
+constexpr int64_t kGemmFillBytes = int64_t{128} << 10;
 
 /// The calling thread's buffers, cut to the kernel's panel size.
 GemmWorkspace gemm_workspace(const GemmKernel& kernel);
