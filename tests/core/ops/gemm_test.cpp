@@ -242,7 +242,7 @@ TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32EqualTheReferenceForAnyNumberOfThre
 // What is widened is what f32 tensors of the same values hold, multiplied in the same order.
 TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
   for (const Form form : {Form::nt, Form::nn, Form::tn}) {
-    ProductCase narrow{form, DType::bf16, DType::bf16, DType::f32, 77, 200, 1030}, wide = narrow;
+    ProductCase narrow{form, DType::bf16, DType::bf16, DType::f32, 150, 200, 1030}, wide = narrow;
     wide.a = wide.b = DType::f32;
     Operands x(narrow), y(wide);
     for (int64_t i = 0; i < x.a.numel(); ++i) y.a.data<float>()[i] = static_cast<float>(x.a.data<bf16>()[i]);
@@ -256,8 +256,12 @@ TEST(Gemm, ProductsOfBf16InTheArithmeticOfF32HaveTheBitsOfF32Tensors) {
 
 TEST(Gemm, AProductCutIntoUnevenJobsHasTheSameBitsForAnyNumberOfThreads) {
   const int before = threads();
-  for (const Form form : {Form::nt, Form::nn}) {
-    const ProductCase k{form, DType::bf16, DType::bf16, DType::f32, 131, 200, 1030};
+  const auto case_of = [](Form form, DType dtype, int64_t rows, int64_t columns) {
+    return ProductCase{form, dtype, dtype, DType::f32, rows, columns, 1030};
+  };
+  // A left side that is packed: more rows than at once, more columns than a panel.
+  for (const ProductCase& k : {case_of(Form::nt, DType::bf16, 131, 200), case_of(Form::nn, DType::bf16, 131, 200),
+                               case_of(Form::tn, DType::bf16, 310, 400), case_of(Form::tn, DType::f32, 310, 400)}) {
     const Operands untouched(k);
     std::vector<std::vector<double>> results;
     for (const int count : {1, 2, 3, 5, 8, 48}) {
