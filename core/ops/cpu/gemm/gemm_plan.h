@@ -17,7 +17,7 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
-// Where the last chunks are cut, a job for every thread is enough, and for more than 16 threads so many.
+// Where A is read in place: a job for every thread, of more than these so many, before the last chunks are cut.
 constexpr int64_t kMinJobs = 16;
 // Turns of the threads that are tried.
 constexpr int64_t kMostTurns = 8;
