@@ -25,6 +25,9 @@ struct TileInput {
   /// What comes from memory and is read next, as many bytes at every step as the rows of the left operand have there;
   /// null: the strip goes on. A hint.
   const std::byte* ahead = nullptr;
+  /// Lines of the next rows of the left operand in place, a_row_bytes apart, that are asked for meanwhile; null: none.
+  /// A hint.
+  const std::byte* next_rows = nullptr;
 };
 
 /// Where the sums of a tile go.

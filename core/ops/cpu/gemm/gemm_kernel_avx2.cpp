@@ -13,6 +13,9 @@ constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16, kSize = sizeof(float);
 
 // Rows, of which a piece is packed or turned, are asked for so many before.
 constexpr int64_t kRowsAhead = 32;
+// Steps of a tile in which it asks for a line of the next one: 6 rows of 768 depths are 288 lines, a panel's five
+// strips have 3840 steps. All at once they would hold up what the strip needs.
+constexpr int64_t kStepsOfLine = 12;
 
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
@@ -148,16 +151,29 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
     if (output.last) __builtin_prefetch(output.c + r * output.c_stride * c_size, 1);
   }
   for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
-    const std::byte* a = part->a;
+    const std::byte *a = part->a, *line = part->next_rows;
+    const int64_t row_bytes = part->a_row_bytes, step_bytes = part->a_step_bytes;
     const auto* b = reinterpret_cast<const float*>(part->b);
-    for (int64_t s = 0; s < part->steps; ++s, a += part->a_step_bytes, b += kWidth) {
-      __m256 row[V];
-      for (int64_t v = 0; v < V; ++v) row[v] = _mm256_load_ps(b + v * kLanes);
-      for (int64_t r = 0; r < R; ++r) {
-        float element;
-        std::memcpy(&element, a + r * part->a_row_bytes, sizeof element);
-        const __m256 x = _mm256_set1_ps(element);
-        for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_fmadd_ps(x, row[v], sums[r][v]);
+    const float* const end = b + part->steps * kWidth;
+    for (int64_t row = 0; b != end;) {
+      if (line != nullptr) {
+        _mm_prefetch(line, _MM_HINT_T0);
+        line += row_bytes;
+        if (++row == R) {
+          row = 0;
+          line += 64 - R * row_bytes;
+        }
+      }
+      const float* const until = b + std::min(kStepsOfLine * kWidth, end - b);
+      for (; b != until; a += step_bytes, b += kWidth) {
+        __m256 right[V];
+        for (int64_t v = 0; v < V; ++v) right[v] = _mm256_load_ps(b + v * kLanes);
+        for (int64_t r = 0; r < R; ++r) {
+          float element;
+          std::memcpy(&element, a + r * row_bytes, sizeof element);
+          const __m256 x = _mm256_set1_ps(element);
+          for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm256_fmadd_ps(x, right[v], sums[r][v]);
+        }
       }
     }
   }

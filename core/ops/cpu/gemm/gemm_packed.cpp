@@ -188,20 +188,26 @@ class Job {
                        .a_step_bytes = left.step_bytes,
                        .steps = steps,
                        .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
+    const bool in_place = plan_.left_in_place && left_bytes_ == 0;
     for (int64_t n0 = 0; n0 < n_.size(); n0 += plan_.panel_columns) {
+      const int64_t end = std::min(n_.size(), n0 + plan_.panel_columns);
+      const int64_t asked = k.size() * size / divide_up(end - n0, kernel_.width);  // of a row that follows, per strip
       for (const Tiles::Tile& tile : tiles) {
+        const bool more = in_place && group.begin + tile.row + 2 * tile.rows <= m_.end;
         output.sums = sums + tile.row * sums_stride_ + n0;
         output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
         input.a = tile.left;
         input.b = workspace_.panel + n0 / kernel_.width * strip;
         low.a = low_left + tile.row * low.a_row_bytes;
         low.b = low_right + n0 / kernel_.width * epilogue_strip_;
-        for (int64_t n = n0, end = std::min(n_.size(), n0 + plan_.panel_columns); n < end; n += kernel_.width) {
+        input.next_rows = more ? tile.left + tile.rows * left.row_bytes : nullptr;
+        for (int64_t n = n0; n < end; n += kernel_.width) {
           ahead_.next();
           kernel_.multiply(tile.rows, std::min(kernel_.width, end - n), input, output);
           output.sums += kernel_.width;
           output.c += kernel_.width * c_size;
           input.b += strip;
+          if (more) input.next_rows += asked;
           low.b += epilogue_strip_;
         }
       }
