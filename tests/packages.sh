@@ -8,7 +8,7 @@ packages=(
   libopenblas-openmp-dev libeigen3-dev libhwy-dev libsentencepiece-dev nlohmann-json3-dev libcli11-dev
   libopenmpi-dev openmpi-bin mpich libmpich-dev iproute2 libonig-dev libicu-dev libxxhash-dev
   zlib1g-dev libzstd-dev libsnappy-dev libgmp-dev libyaml-cpp-dev libedit-dev
-  libgtest-dev libgmock-dev libbenchmark-dev dpkg-dev file "$@"
+  libgtest-dev libgmock-dev libbenchmark-dev libsimde-dev dpkg-dev file "$@"
 )
 
 missing=()

@@ -11,9 +11,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "nibble/core/base/cpu_grants.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/isa_levels.h"
-#include "nibble/core/base/tile_grant.h"
 
 namespace nibble {
 
@@ -46,10 +46,8 @@ Isa detect() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // clang 14 knows it by no name
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) return Isa::avx512_bf16;
-  if (avx512) return Isa::avx512;
+  const Avx512Grant avx512 = avx512_granted();
+  if (avx2 && avx512.common) return avx512.bf16 ? Isa::avx512_bf16 : Isa::avx512;
   if (avx2) return Isa::avx_vnni;
 #elif defined(__aarch64__)
   const unsigned long more = getauxval(AT_HWCAP2);

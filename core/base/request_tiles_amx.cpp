@@ -1,7 +1,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "nibble/core/base/tile_grant.h"
+#include "nibble/core/base/cpu_grants.h"
 
 namespace nibble {
 

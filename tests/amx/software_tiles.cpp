@@ -1,6 +1,5 @@
 #include "nibble/tests/amx/software_tiles.h"
 
-#include <immintrin.h>
 #include <signal.h>
 #include <ucontext.h>
 
@@ -8,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "nibble/core/base/tile_grant.h"
+#include "nibble/core/base/cpu_grants.h"
 
 namespace nibble {
 
@@ -51,12 +50,10 @@ bool fit(int c, int a, int b) {
          state.row_bytes[a] == 4 * state.rows[b] && state.row_bytes[c] == state.row_bytes[b];
 }
 
-#define NIBBLE_TILES_TARGET __attribute__((target("avx512f,avx512bw")))
-
 /// Rows of a tile; what lies beyond its bytes is 0.
-NIBBLE_TILES_TARGET inline __m512i row_of(int tile, int row) { return _mm512_loadu_si512(state.data[tile][row]); }
+inline __m512i row_of(int tile, int row) { return _mm512_loadu_si512(state.data[tile][row]); }
 
-NIBBLE_TILES_TARGET inline void put_row(int tile, int row, __m512i values) {
+inline void put_row(int tile, int row, __m512i values) {
   const auto mask = static_cast<__mmask16>((1u << (state.row_bytes[tile] / 4)) - 1);
   _mm512_mask_storeu_epi32(state.data[tile][row], mask, values);
 }
@@ -71,12 +68,12 @@ struct FlushesSubnormals {
 /// Of a row of pairs of bf16 the first elements and the second ones.
 struct Pairs {
   __m512 values[2];
-  NIBBLE_TILES_TARGET explicit Pairs(__m512i row)
-      : values{_mm512_castsi512_ps(_mm512_maskz_slli_epi32(0xffff, row, 16)),
+  explicit Pairs(__m512i row)
+      : values{_mm512_castsi512_ps(_mm512_slli_epi32(row, 16)),
                _mm512_castsi512_ps(_mm512_and_si512(row, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))} {}
 };
 
-NIBBLE_TILES_TARGET bool tdpbf16ps(int c, int a, int b) {
+bool tdpbf16ps(int c, int a, int b) {
   if (!fit(c, a, b)) return false;
   const FlushesSubnormals flushes;
   __m512 right[2][kRows];
@@ -99,7 +96,7 @@ NIBBLE_TILES_TARGET bool tdpbf16ps(int c, int a, int b) {
   return true;
 }
 
-NIBBLE_TILES_TARGET bool tdpbsud(int c, int a, int b) {
+bool tdpbsud(int c, int a, int b) {
   if (!fit(c, a, b)) return false;
   for (int m = 0; m < state.rows[c]; ++m) {
     __m512i sum = row_of(c, m);
@@ -212,6 +209,8 @@ bool tiles_granted() {
   action.sa_flags = SA_SIGINFO;
   return sigaction(SIGILL, &action, nullptr) == 0;
 }
+
+Avx512Grant avx512_granted() { return {.common = true, .bf16 = true, .vbmi = true, .vnni = true}; }
 
 namespace test {
 

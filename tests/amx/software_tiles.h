@@ -1,6 +1,7 @@
 #pragma once
 // The tiles of AMX in software: the instructions as compiled, which a CPU without them refuses (SIGILL), are decoded
-// and carried out as Intel's manual says. Programs linked with it have Isa::amx where the CPU has Isa::avx512_bf16.
+// and carried out as Intel's manual says. Programs linked with it, and with the kernels for AVX-512 in software, have
+// Isa::amx where the CPU has Isa::avx2.
 
 #include <cstdint>
 

@@ -2,14 +2,13 @@
 #include <cstring>
 
 #include "nibble/core/base/cpu_features.h"
+#include "nibble/core/base/cpu_grants.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_dots.h"
 #include "nibble/core/ops/cpu/x86/avx512.h"
 
 namespace nibble::ops::cpu {
 
 namespace {
-
-#define NIBBLE_AVX512_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512bf16,avx512vbmi")))
 
 // One register of codes: 32 words of 4, two halves of 64.
 constexpr int64_t kChunk = 128, kWords = 32, kBlock = 64;
@@ -51,7 +50,7 @@ NIBBLE_AVX512_BF16 void four_bit_dots_reorder(const bf16* x, int64_t depth, bf16
   }
 }
 
-bool four_bit_scales_fast() { return isa() >= Isa::avx512_bf16 && __builtin_cpu_supports("avx512vbmi"); }
+bool four_bit_scales_fast() { return isa() >= Isa::avx512_bf16 && avx512_granted().vbmi; }
 
 NIBBLE_AVX512_BF16 void four_bit_planes_avx512_bf16(const std::byte* map, uint8_t* planes) {
   for (int64_t i = 0; i < 256; i += 16) {

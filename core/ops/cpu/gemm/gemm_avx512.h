@@ -135,9 +135,7 @@ NIBBLE_AVX512 __attribute__((always_inline)) inline void scatter_tiles(__m512i g
 template <bool kInstruction>
 NIBBLE_AVX512 __attribute__((always_inline)) inline __m256i narrow_by(__m512 value) {
   if constexpr (kInstruction) {
-    __m256i narrowed;  // assembly, so that kernels of both levels can share this file
-    asm("vcvtneps2bf16 %1, %0" : "=v"(narrowed) : "v"(value));
-    return narrowed;
+    return nibble::avx512::narrow_by_instruction(value);
   } else {
     return narrow(value);
   }

@@ -2,8 +2,6 @@
 
 #include "nibble/core/ops/cpu/int8/int8_tile_avx512.h"
 
-#define NIBBLE_AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512vnni")))
-
 namespace nibble::ops::cpu {
 
 namespace {
@@ -13,8 +11,7 @@ using namespace int8_avx512;
 // The tile of the bf16 kernel: 24 sums, four registers of W and one element of x.
 constexpr int64_t kRows = 6;
 
-/// Adds the products of four depths of a row. As assembly: of the intrinsic GCC 12 copies every sum to another register
-/// and half of them to memory.
+/// Adds the products of four depths of a row.
 NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void add_products(const int8_t* x,
                                                                            const __m512i (&w)[kVectors],
                                                                            __m512i (&dots)[kVectors]) {
@@ -22,7 +19,7 @@ NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void add_products(const
   std::memcpy(&four, x, sizeof four);
   const __m512i left = _mm512_set1_epi32(four);
 #pragma GCC unroll 4
-  for (int64_t v = 0; v < kVectors; ++v) asm("vpdpbusd %2, %1, %0" : "+v"(dots[v]) : "v"(w[v]), "v"(left));
+  for (int64_t v = 0; v < kVectors; ++v) nibble::avx512::add_dots(dots[v], w[v], left);
 }
 
 NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void load_step(const uint8_t* w, __m512i (&to)[kVectors]) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nibble/core/base/cpu_grants.h"
 #include "nibble/core/ops/cpu/gemm/gemm_workspace.h"
 #include "nibble/core/ops/cpu/gemm/panel_packer.h"
 #include "nibble/core/ops/cpu/int8/int8_panels.h"
@@ -164,7 +165,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
 const Int8Kernel* int8_kernel([[maybe_unused]] Isa level) {
 #if defined(__x86_64__)
   if (level == Isa::amx) return &kInt8Amx;
-  if (level >= Isa::avx512 && __builtin_cpu_supports("avx512vnni")) return &kInt8Avx512Vnni;
+  if (level >= Isa::avx512 && avx512_granted().vnni) return &kInt8Avx512Vnni;
   if (level == Isa::avx_vnni) return &kInt8AvxVnni;
   if (level >= Isa::avx2) return &kInt8Avx2;
 #elif defined(__aarch64__)

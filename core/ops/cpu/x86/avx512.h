@@ -9,9 +9,33 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
+// tests/amx has all of this in software.
+#ifndef NIBBLE_AVX512
+
 /// Marks a function of level Isa::avx512, or Isa::avx512_bf16 and above.
 #define NIBBLE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma")))
 #define NIBBLE_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512bf16")))
+/// One for CPUs that have these besides.
+#define NIBBLE_AVX512_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512bf16,avx512vbmi")))
+#define NIBBLE_AVX512_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx512vnni")))
+
+namespace nibble::avx512 {
+
+/// vcvtneps2bf16. As assembly, so that kernels of both levels can share what calls it.
+NIBBLE_AVX512 __attribute__((always_inline)) inline __m256i narrow_by_instruction(__m512 value) {
+  __m256i narrowed;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(narrowed) : "v"(value));
+  return narrowed;
+}
+
+/// vpdpbusd. As assembly: of the intrinsic GCC 12 copies every sum to another register and half of them to memory.
+NIBBLE_AVX512_VNNI __attribute__((always_inline)) inline void add_dots(__m512i& sums, __m512i bytes, __m512i others) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(bytes), "v"(others));
+}
+
+}  // namespace nibble::avx512
+
+#endif
 
 namespace nibble::avx512 {
 

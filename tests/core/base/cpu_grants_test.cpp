@@ -1,4 +1,4 @@
-#include "nibble/core/base/tile_grant.h"
+#include "nibble/core/base/cpu_grants.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "nibble/core/base/tile_grant.h"
+#include "nibble/core/base/cpu_grants.h"
 
 #include <cpuid.h>
 
@@ -12,6 +12,15 @@ bool tiles_granted() {
   uint32_t low = 0, high = 0;
   asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return grants_tiles({.features = features, .saved = uint64_t{high} << 32 | low, .permission = request_tiles});
+}
+
+Avx512Grant avx512_granted() {
+  __builtin_cpu_init();
+  return {.common = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"),
+          .bf16 = __builtin_cpu_supports("avx512bf16") != 0,
+          .vbmi = __builtin_cpu_supports("avx512vbmi") != 0,
+          .vnni = __builtin_cpu_supports("avx512vnni") != 0};
 }
 
 }  // namespace nibble

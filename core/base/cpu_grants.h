@@ -1,5 +1,5 @@
 #pragma once
-// Whether the tiles of AMX may be used. Linux lets a process use them only after it has asked.
+// Whether AVX-512 and the tiles of AMX may be used. Linux lets a process use tiles only after it has asked.
 
 #include <cstdint>
 
@@ -22,7 +22,15 @@ inline bool grants_tiles(const TileGrant& grant) {
 /// Asks Linux (since 5.16, <asm/prctl.h>) for the data of tiles; false where it refuses or knows none.
 bool request_tiles();
 
-/// grants_tiles of this process. In a file of its own: tests/amx has its own tiles, and defines it instead.
+/// grants_tiles of this process. In a file of its own with the next one: tests/amx has all of this in software, and
+/// defines them instead.
 bool tiles_granted();
+
+/// What of AVX-512 the CPU and the operating system have.
+struct Avx512Grant {
+  bool common;  ///< its parts F, BW, VL and DQ
+  bool bf16, vbmi, vnni;
+};
+Avx512Grant avx512_granted();
 
 }  // namespace nibble
