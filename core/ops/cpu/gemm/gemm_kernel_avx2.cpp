@@ -155,6 +155,7 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
     const int64_t row_bytes = part->a_row_bytes, step_bytes = part->a_step_bytes;
     const auto* b = reinterpret_cast<const float*>(part->b);
     const float* const end = b + part->steps * kWidth;
+    const int64_t at_once = line != nullptr ? kStepsOfLine * kWidth : end - b;
     for (int64_t row = 0; b != end;) {
       if (line != nullptr) {
         _mm_prefetch(line, _MM_HINT_T0);
@@ -164,7 +165,7 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
           line += 64 - R * row_bytes;
         }
       }
-      const float* const until = b + std::min(kStepsOfLine * kWidth, end - b);
+      const float* const until = b + std::min(at_once, end - b);
       for (; b != until; a += step_bytes, b += kWidth) {
         __m256 right[V];
         for (int64_t v = 0; v < V; ++v) right[v] = _mm256_load_ps(b + v * kLanes);
