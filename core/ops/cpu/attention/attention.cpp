@@ -29,9 +29,10 @@ void write_row(const float* sums, float row_max, float sum, int64_t width, Eleme
 }
 
 /// The pieces of work, the ones with most keys first within a span, so that none of them is left for the end.
+template <typename Words>
 std::vector<Block> cut_in_blocks(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
   // Rows enough for what a tile of keys costs to turn.
-  const int64_t most = std::clamp<int64_t>(384 / plan.group / kRows, 1, 8) * kRows;
+  const int64_t most = std::clamp<int64_t>(384 / plan.group / Words::kRows, 1, 8) * Words::kRows;
   std::vector<Block> blocks;
   for (const AttentionSpan& document : spans) {
     const AttentionSpan span = document.numbered();
@@ -84,7 +85,8 @@ template <typename Words, typename Element>
 void forward_by_queries(const AttentionPlan& plan, const std::vector<Block>& blocks, const Operands<Element>& of) {
   parallel_for(static_cast<int64_t>(blocks.size()), 1, [&](int64_t piece, int64_t) {
     const Block& block = blocks[static_cast<size_t>(piece)];
-    Tile scratch(plan);
+    const cpu::KernelUse use(Words::release);
+    Tile scratch(plan, Words::kRows);
     Rows<Words, Element> rows(plan, block, of.q, scratch);
     for (int64_t tile = block.key_begin; tile < block.key_end; tile += kKeys) {
       const int64_t next = std::min(block.key_end, tile + kKeys), after = std::min(block.key_end, next + kKeys);
@@ -138,7 +140,7 @@ class Stretches {
   std::deque<Stretch>& all() { return all_; }
 
  private:
-  static constexpr int64_t kMostRows = 2 * kRows;
+  static constexpr int64_t kMostRows = 2 * Singles::kRows;
 
   bool continues(const Block& block, int64_t begin, int64_t end) const {
     return last_ != nullptr && last_->block.key_begin == begin && last_->block.key_end == end &&
@@ -183,7 +185,8 @@ void forward_by_keys(const AttentionPlan& plan, std::deque<Stretch>& stretches, 
     const Block& block = piece.stretch->block;
     const int64_t count_heads = std::min(kChunkHeads, plan.kv_heads - piece.head);
     const int64_t begin = block.key_begin + piece.chunk * kChunkKeys, end = std::min(block.key_end, begin + kChunkKeys);
-    Tile scratch(plan);
+    const cpu::KernelUse use(Words::release);
+    Tile scratch(plan, Words::kRows);
     std::vector<Block> blocks(static_cast<size_t>(count_heads), block);
     std::vector<Rows<Words, Element>> heads;
     for (Block& of_head : blocks) {
@@ -232,7 +235,7 @@ void forward_by_keys(const AttentionPlan& plan, std::deque<Stretch>& stretches, 
 template <typename Words, typename Element>
 void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const AttentionSpan> spans,
              const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
-  const AttentionPlan plan(q, k, params, kLanes);
+  const AttentionPlan plan(q, k, params, kPadding<Words>);
   const Operands<Element> of = {q.data<const Element>(), k.data<const Element>(), v.data<const Element>(),
                                 out.data<Element>(), log_sum_exp.data<float>()};
   if (leaves_queries_out(plan, spans)) {
@@ -250,7 +253,7 @@ void forward(const Tensor& q, const Tensor& k, const Tensor& v, std::span<const 
   };
   std::vector<Block> by_queries;
   Stretches by_keys(plan);
-  for (const Block& block : cut_in_blocks(plan, spans)) {
+  for (const Block& block : cut_in_blocks<Words>(plan, spans)) {
     if (!goes_by_keys(block)) {
       by_queries.push_back(block);
     } else if (block.kv_head == 0) {
@@ -265,6 +268,7 @@ void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, std::s
                        const AttentionParams& params, Tensor& out, Tensor& log_sum_exp) {
   if (q.dtype() == DType::f32) return forward<Singles, float>(q, k, v, spans, params, out, log_sum_exp);
 #if HWY_TARGET == HWY_AVX3
+  if (multiplies_tiles()) return forward<PairTiles, bf16>(q, k, v, spans, params, out, log_sum_exp);
   if (multiplies_pairs()) return forward<Pairs, bf16>(q, k, v, spans, params, out, log_sum_exp);
 #endif
   forward<Singles, bf16>(q, k, v, spans, params, out, log_sum_exp);

@@ -184,6 +184,7 @@ void backward(const AttentionPlan& plan, const Inputs<Element>& in, std::span<co
   }
   parallel_for(count, 1, [&](int64_t index, int64_t) {
     const Column& column = cut.columns[static_cast<size_t>(index)];
+    const cpu::KernelUse use(Words::release);
     ColumnWork<Words, Element> work(plan, column, in);
     float* const own_sums = cut.in_parts() ? part_sums[static_cast<size_t>(column.number)].get() : nullptr;
     const int64_t first_head = column.kv_head * plan.group, last_head = first_head + plan.group - 1;
@@ -220,7 +221,7 @@ template <typename Words, typename Element>
 void backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
               const Tensor& log_sum_exp, std::span<const AttentionSpan> spans, const AttentionParams& params,
               Tensor& dq, Tensor& dk, Tensor& dv) {
-  const AttentionPlan plan(q, k, params, std::max<int64_t>(4, kLanes));
+  const AttentionPlan plan(q, k, params, std::max<int64_t>(4, kPadding<Words>));
   if (leaves_queries_out(plan, spans)) dq.zero();
   if (leaves_keys_out(plan, spans)) {
     dk.zero();
@@ -239,6 +240,9 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
     return backward<Singles, float>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
   }
 #if HWY_TARGET == HWY_AVX3
+  if (multiplies_tiles()) {
+    return backward<PairTiles, bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
+  }
   if (multiplies_pairs()) {
     return backward<Pairs, bf16>(dout, q, k, v, out, log_sum_exp, spans, params, dq, dk, dv);
   }

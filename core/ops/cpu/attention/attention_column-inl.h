@@ -56,7 +56,7 @@ struct Inputs {
 struct KeyTile {
   int64_t first, count;  // keys
   float *keys, *values;  // rows, left sides of products
-  float* keys_by_rows;   // what sum_over_rows makes of them: the rows themselves, or a buffer
+  float* keys_by_rows;   // what sum_over_rows makes of them: the rows themselves, or a buffer; turned for PairTiles
   float *dk, *dv;
 };
 
@@ -91,8 +91,9 @@ class ColumnWork {
         turned_((depth_ + 3) / 4 * 4 * kKeys),  // transpose() writes whole fours of rows
         plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty()) {
     const int64_t count = (column.part_end - column.part_begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
-    buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((kKeyTiles * count + 1) * tile + 4 * turned_ + 6 * tile +
-                                                              3 * kKeys * kBlockQueries + 2 * kBlockQueries));
+    buffer_ =
+        hwy::AllocateAligned<float>(static_cast<size_t>((kKeyTiles * count + 1) * tile + 4 * turned_ + 6 * tile +
+                                                        3 * kKeys * kBlockQueries + 2 * kBlockQueries + 2 * kProducts));
     float* next = buffer_.get();
     const auto take = [&next](int64_t size) {
       float* taken = next;
@@ -117,6 +118,8 @@ class ColumnWork {
     dscores_interleaved_ = take(kKeys * kBlockQueries);  // used by Pairs alone
     logs_ = take(kBlockQueries);
     delta_ = take(kBlockQueries);
+    scores_ = take(kProducts);
+    weight_gradients_ = take(kProducts);
     for (const KeyTile& result : tiles_) load_keys(result);
   }
 
@@ -130,7 +133,7 @@ class ColumnWork {
     dq_ = dq != nullptr ? dq : own_dq_;
     query_ = span_->q_begin + b * kBlockQueries;
     count_ = std::min(kBlockQueries, span_->q_end - query_);
-    end_ = (count_ + kLanes - 1) / kLanes * kLanes;
+    end_ = rounded_up(count_, kPadding<Words>);
     if (column_.is_first()) std::fill(dq_, dq_ + block_size(plan_), 0.0f);
     bool loaded = false;
     for (const KeyTile& tile : tiles_) {
@@ -187,6 +190,8 @@ class ColumnWork {
 
  private:
   static constexpr int64_t kBlockWords = kBlockQueries / Words::kPerWord;
+  // Keys that a panel of queries is multiplied with before panels are made of the products; 0: no more than a panel's.
+  static constexpr int64_t kMultipliedKeys = Words::kTiles ? 16 : 0, kProducts = kMultipliedKeys * kPanelQueries;
   static constexpr bool kRowsAsTheyAre = Words::kPerWord == 1;  // are right sides of products that sum over rows
   static constexpr int64_t kKeyTiles = kRowsAsTheyAre ? 4 : 5;  // of a KeyTile
   // Rows of queries that are turned while the first cache level holds them.
@@ -202,7 +207,12 @@ class ColumnWork {
     const int64_t stride = plan_.kv_heads * plan_.width, at = tile.first * stride + column_.kv_head * plan_.width;
     load_rows(in_.v + at, stride, tile.count, kKeys, tile.values);
     load_rows(in_.k + at, stride, tile.count, kKeys, tile.keys);
-    sum_over_rows<Words>(tile.keys, kKeys, plan_, tile.keys_by_rows);
+    if constexpr (Words::kTiles) {
+      sum_over_rows<Words>(tile.keys, kKeys, plan_, rows_);
+      transpose(rows_, words<Words>(kKeys), plan_.padded, plan_.padded, tile.keys_by_rows, words<Words>(kKeys));
+    } else {
+      sum_over_rows<Words>(tile.keys, kKeys, plan_, tile.keys_by_rows);
+    }
     std::fill(tile.dk, tile.dk + kKeys * plan_.padded, 0.0f);
     std::fill(tile.dv, tile.dv + kKeys * plan_.padded, 0.0f);
   }
@@ -255,12 +265,13 @@ class ColumnWork {
   /// The panels of the block that see the tile, then the products that sum over all of them.
   void add_to_keys(const KeyTile& tile, SeeingQueries seeing, int64_t head) {
     for (int64_t query = seeing.begin; query < seeing.end; query += kPanelQueries) differentiate(tile, head, query);
-    const int64_t rows = std::max<int64_t>(4, (tile.count + 1) / 2 * 2);
+    const int64_t rows = multiplied_rows<Words>(tile.count);
     // Queries before the first that sees one of a few keys have no weights.
-    constexpr int64_t kTogether = 2 * kPanelKeys;
+    constexpr int64_t kMost = Words::kTiles ? 2 * kMultipliedKeys : 2 * kPanelKeys;
     for (int64_t key = 0, keys; key < rows; key += keys) {
-      keys = rows - key <= kTogether + 2 ? rows - key : kTogether;
-      const int64_t first = std::max(seeing.begin, tile.first + key - position(0)) / Words::kPerWord;
+      keys = rows - key <= kMost + 2 ? rows - key : kMost;
+      const int64_t seen_from = std::max(seeing.begin, tile.first + key - position(0));
+      const int64_t first = seen_from / Words::kPerWord / kTogether<Words> * kTogether<Words>;
       const int64_t depth = words<Words>(seeing.end) - first, left = key * kBlockWords + first;
       if (depth <= 0) break;
       multiply<Words, Start::add>({weights_ + left, kBlockWords, 1}, dout_by_rows_ + first * plan_.padded, plan_.padded,
@@ -276,8 +287,9 @@ class ColumnWork {
       high = std::min(seeing.end, low + kPanelQueries);
       constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
       const float* dscores = Words::kPerWord == 1 ? dscores_ + low : interleaved_dscores(low);
-      multiply<Words, Start::add>({tile.keys_by_rows, 1, plan_.padded}, dscores, kStride, plan_.padded, high - low,
-                                  words<Words>(seen_keys(tile, high)),
+      const Left keys =
+          Words::kTiles ? Left{tile.keys_by_rows, words<Words>(kKeys), 1} : Left{tile.keys_by_rows, 1, plan_.padded};
+      multiply<Words, Start::add>(keys, dscores, kStride, plan_.padded, high - low, words<Words>(seen_keys(tile, high)),
                                   dq_ + low / kKeys * kKeys * plan_.padded + low % kKeys, kKeys);
     }
   }
@@ -290,21 +302,23 @@ class ColumnWork {
   void differentiate(const KeyTile& tile, int64_t head, int64_t query) {
     const int64_t vectors = std::min<int64_t>(kPanelVectors, (end_ - query) / kLanes);
     const int64_t seen = seen_keys(tile, query + vectors * kLanes);
-    // A tile has more than 16 panels: the next block is there before the last of them.
-    const int64_t rows_fetched = kBlockQueries / 16 / static_cast<int64_t>(tiles_.size()) + 1;
-    for (int64_t key = 0; key < kKeys;) {
+    // A tile has more than 16 panels, or 8: the next block is there before the last of them.
+    const int64_t rows_fetched = kBlockQueries / (Words::kTiles ? 8 : 16) / static_cast<int64_t>(tiles_.size()) + 1;
+    for (int64_t key = 0, keys; key < kKeys; key += keys) {
       fetch_.some(rows_fetched);
-      const int64_t left = seen - key, keys = left <= 4 || left == 8 ? 4 : kPanelKeys;
+      const int64_t left = seen - key;
+      keys = Words::kTiles ? kMultipliedKeys : left <= 4 || left == 8 ? 4 : kPanelKeys;
       // Vectors of queries before the first that sees one of the keys.
       const int64_t before = left <= 0 ? vectors : std::max<int64_t>(0, tile.first + key - position(query)) / kLanes;
       const Panel panel{tile, head, query + before * kLanes, key};
       clear(query, std::min(before, vectors), key, std::min(keys, kKeys - key));
-      if (keys == 4) {
+      if constexpr (Words::kTiles) {
+        if (before < vectors) differentiate_tiles(panel, vectors - before);
+      } else if (keys == 4) {
         differentiate_panel<4>(panel, vectors - before);
       } else {
         differentiate_panel<kPanelKeys>(panel, vectors - before);
       }
-      key += keys;
     }
   }
 
@@ -321,6 +335,34 @@ class ColumnWork {
         store_weights(none, none, k, q);
         store_dscores(none, none, k, q);
       }
+    }
+  }
+
+  /// A panel of kMultipliedKeys keys, whose products come from tiles.
+  void differentiate_tiles(Panel panel, int64_t vectors) {
+    const auto multiply_keys = [&](const float* rows, const float* transposed, float* products) {
+      multiply<Words, Start::replace>({rows + panel.key * row_words_, row_words_, 1}, transposed + lanes_of(panel),
+                                      kKeys, kMultipliedKeys, vectors * kLanes, depth_, products, kPanelQueries);
+    };
+    multiply_keys(panel.tile.keys, q_transposed_, scores_);
+    multiply_keys(panel.tile.values, dout_transposed_, weight_gradients_);
+    for (const int64_t end = panel.key + kMultipliedKeys; panel.key < end; panel.key += 4) {
+      differentiate_panel<4>(panel, vectors);
+    }
+  }
+
+  /// Where the panel's queries begin in what is transposed.
+  int64_t lanes_of(const Panel& panel) const { return panel.query / kKeys * turned_ + panel.query % kKeys; }
+
+  /// then(products) with products [keys, vectors] of the panel's rows and queries: made here, or in tiles before.
+  template <int keys, int vectors>
+  HWY_INLINE void with_products(const Panel& panel, const float* rows, const float* transposed, const float* products,
+                                const auto& then) {
+    if constexpr (Words::kTiles) {
+      load_panel<keys, vectors>(products + panel.key % kMultipliedKeys * kPanelQueries, kPanelQueries, then);
+    } else {
+      multiply_panel<Words, keys, vectors>({rows + panel.key * row_words_, row_words_, 1}, transposed + lanes_of(panel),
+                                           kKeys, depth_, then);
     }
   }
 
@@ -349,7 +391,6 @@ class ColumnWork {
   /// kPlain: scores are scaled products. kWhole: every query sees every key.
   template <int keys, int vectors, bool kPlain, bool kWhole>
   HWY_NOINLINE void differentiate_panel(const Panel& panel) {
-    const int64_t lanes = panel.query / kKeys * turned_ + panel.query % kKeys, row = panel.key * row_words_;
     const V unit = splat(kPlain ? plan_.params.scale * kLog2E : kLog2E);
     V cap_derivatives[keys][kPlain ? 1 : vectors];
     alignas(64) float weights[keys][vectors * kLanes];
@@ -389,10 +430,8 @@ class ColumnWork {
         }
       }
     };
-    multiply_panel<Words, keys, vectors>({panel.tile.keys + row, row_words_, 1}, q_transposed_ + lanes, kKeys, depth_,
-                                         to_weights);
-    multiply_panel<Words, keys, vectors>({panel.tile.values + row, row_words_, 1}, dout_transposed_ + lanes, kKeys,
-                                         depth_, to_dscores);
+    with_products<keys, vectors>(panel, panel.tile.keys, q_transposed_, scores_, to_weights);
+    with_products<keys, vectors>(panel, panel.tile.values, dout_transposed_, weight_gradients_, to_dscores);
   }
 
   /// Weights of a vector of queries for a key that is `ahead` of the first of them: 0 where it is not seen.
@@ -447,6 +486,7 @@ class ColumnWork {
   float *weights_, *dscores_;                // [kKeys, kBlockWords]
   float* dscores_interleaved_;               // see Words::store_two_rows
   float *logs_, *delta_;                     // of the block; logs to base 2
+  float *scores_, *weight_gradients_;        // [kMultipliedKeys, kPanelQueries], from tiles
   int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
 };
 

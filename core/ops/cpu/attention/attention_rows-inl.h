@@ -17,9 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
-constexpr int64_t kRows = 24;      // rows whose weights are computed at a time
-constexpr int64_t kPanelRows = 6;  // and rows whose scores are, as they come from one panel of multiply()
-constexpr int64_t kAlign = 16;     // floats between the beginnings of buffers
+constexpr int64_t kAlign = 16;  // floats between the beginnings of buffers
 
 /// Some queries of one key head, and the part of their keys that one piece of work reads.
 struct Block {
@@ -52,15 +50,15 @@ class Buffers {
 
 /// What one tile of keys is turned into, and the scores of a few rows against it. One after another uses it.
 struct Tile {
-  explicit Tile(const AttentionPlan& plan)
+  Tile(const AttentionPlan& plan, int64_t rows)
       : buffers(
-            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * kRows, kRows}),
+            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * rows, rows}),
         keys(buffers.take(kKeys * plan.padded)),
         keys_transposed(buffers.take(kKeys * plan.padded)),
         values(buffers.take(kKeys * plan.padded)),
         interleaved(buffers.take(kKeys * plan.padded)),
-        scores(buffers.take(kKeys * kRows)),
-        keep(buffers.take(kRows)) {}
+        scores(buffers.take(kKeys * rows)),
+        keep(buffers.take(rows)) {}
 
   Buffers buffers;
   float *keys, *keys_transposed, *values, *interleaved, *scores, *keep;
@@ -75,7 +73,7 @@ class Rows {
         block_(block),
         tile_(tile),
         rows_(plan.group * block.count),
-        capacity_(rows_ / kRows * kRows + multiplied_rows(rows_ % kRows)),
+        capacity_(rows_ / kRows * kRows + multiplied_rows<Words>(rows_ % kRows)),
         row_words_(row_words<Words>(plan)),
         plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty() && plan.params.scale > 0),
         unit_(plain_ ? plan.params.scale : 1.0f),
@@ -108,15 +106,13 @@ class Rows {
   const float* out(int64_t row) const { return out_ + row * plan_.padded; }
 
  private:
+  static constexpr int64_t kRows = Words::kRows, kPanelRows = Words::kPanelRows;
   static constexpr float kNothing = -1e30f;  // below every score, and finite: a row may see nothing in its first tile
 
   struct Keys {
     int64_t tile, count;
     bool whole;  // kKeys of them, which every row sees
   };
-
-  /// Of the product of `real` rows with a tile: at least 4, and an even number.
-  static int64_t multiplied_rows(int64_t real) { return real == 0 ? 0 : std::max<int64_t>(4, (real + 1) / 2 * 2); }
 
   /// Keys or values [tile, tile + count).
   void load_keys(const Element* from, int64_t tile, int64_t count, float* to) const {
@@ -142,10 +138,10 @@ class Rows {
   /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
   /// products.
   void add_tile(int64_t row, const Keys& keys, const float* values) {
-    const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows(real);
+    const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows<Words>(real);
     const auto panel_rows = [=](int64_t r) {
       const int64_t left = padded_rows - r;
-      return left == 4 || left == 8 ? 4 : kPanelRows;
+      return left == 4 || left == 8 ? 4 : std::min(left, kPanelRows);
     };
     int64_t seen[kRows];  // columns, up to the last that a row of the panel sees
     for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
@@ -154,7 +150,7 @@ class Rows {
       own.whole = keys.whole || all_seen(row + r, count, keys);
       seen[r] = own.whole ? kKeys : seen_columns(row + r, count, keys);
       if (seen[r] == 0) continue;
-      const int64_t columns = (seen[r] + kLanes - 1) / kLanes * kLanes;
+      const int64_t columns = rounded_up(seen[r], kPadding<Words>);
       multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
                                       panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
                                       kKeys);

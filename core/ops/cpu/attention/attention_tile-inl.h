@@ -1,6 +1,7 @@
 // Small products and copies of attention tiles, in local buffers of 32-bit words with rows padded to whole vectors. A
-// word is one f32 (Singles), or two neighbouring bf16 of the summed dimension (Pairs) where the CPU multiplies bf16.
-// Compiled once per instruction set; include after hwy/foreach_target.h.
+// word is one f32 (Singles), or two neighbouring bf16 of the summed dimension where the CPU multiplies bf16 (Pairs),
+// or multiplies 16 x 16 words at a time (PairTiles). Compiled once per instruction set; include after
+// hwy/foreach_target.h.
 
 #if defined(NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_
@@ -9,12 +10,17 @@
 #define NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_
 #endif
 
+#include <algorithm>
 #include <array>
 
 #include <hwy/cache_control.h>
 #include "nibble/core/ops/cpu/attention/attention_plan.h"
 #include "nibble/core/ops/cpu/gemm/bf16_products.h"
+#include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/simd-inl.h"
+#if defined(__x86_64__)
+#include "nibble/core/ops/cpu/x86/amx.h"
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
@@ -25,6 +31,10 @@ enum class Start { replace, add, rescale_and_add };
 /// Words of f32: any element type, converted.
 struct Singles {
   static constexpr int64_t kPerWord = 1;
+  static constexpr bool kTiles = false;
+  /// Rows whose weights are computed at a time, and rows whose scores are, as they come from one panel of multiply().
+  static constexpr int64_t kRows = 24, kPanelRows = 6;
+  static constexpr void (*release)() = nullptr;  ///< see cpu::KernelUse
   /// 2^x of x < 127 within 2e-7; 2^-inf = 0.
   template <size_t n>
   static HWY_INLINE void power(V (&x)[n]) {
@@ -55,6 +65,9 @@ inline bool multiplies_pairs() { return isa() >= Isa::avx512_bf16 && bf16_produc
 /// would want the target attribute on every function that the intrinsic is inlined into.
 struct Pairs {
   static constexpr int64_t kPerWord = 2;
+  static constexpr bool kTiles = false;
+  static constexpr int64_t kRows = Singles::kRows, kPanelRows = Singles::kPanelRows;
+  static constexpr void (*release)() = nullptr;
   /// As that of Singles, of any x; the instructions round down and scale.
   template <size_t n>
   static HWY_INLINE void power(V (&x)[n]) {
@@ -89,12 +102,39 @@ struct Pairs {
       _mm512_store_si512(interleaved, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
   }
 };
+
+inline bool multiplies_tiles() { return isa() == Isa::amx && multiplies_pairs(); }
+
+/// The same words for the tiles of AMX (if multiplies_tiles()): a left side's rows are rows of a tile, those of a right
+/// side too. What is behind a side's end is zero, up to whole tiles.
+struct PairTiles : Pairs {
+  static constexpr bool kTiles = true;
+  static constexpr int64_t kRows = 2 * amx::kTileRows, kPanelRows = kRows;
+  static constexpr void (*release)() = amx::release;
+};
 #endif
+
+/// Words and rows that multiply() takes are a multiple of this.
+template <typename Words>
+constexpr int64_t kTogether = Words::kTiles ? 16 : 1;
+
+/// Numbers in a row are padded to a multiple of this.
+template <typename Words>
+constexpr int64_t kPadding = std::max(kLanes, kTogether<Words>* Words::kPerWord);
+
+constexpr int64_t rounded_up(int64_t count, int64_t of) { return (count + of - 1) / of * of; }
 
 /// Words that `count` numbers take.
 template <typename Words>
 constexpr int64_t words(int64_t count) {
-  return (count + Words::kPerWord - 1) / Words::kPerWord;
+  return rounded_up(count, kTogether<Words> * Words::kPerWord) / Words::kPerWord;
+}
+
+/// Rows of a product, of which `real` count: whole tiles, or at least 4 and an even number.
+template <typename Words>
+constexpr int64_t multiplied_rows(int64_t real) {
+  if (Words::kTiles) return rounded_up(real, kTogether<Words>);
+  return real == 0 ? 0 : std::max<int64_t>(4, rounded_up(real, 2));
 }
 
 /// Word (i, k) is data[i * row + k * step].
@@ -123,6 +163,18 @@ HWY_INLINE void multiply_panel(Left a, const float* HWY_RESTRICT b, int64_t b_st
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) sums[r][v] = Words::multiply_add(left, right[v], sums[r][v]);
     }
+  }
+  then(sums);
+}
+
+/// The same with sums that a product has left in memory, rows `stride` apart.
+template <int rows, int vectors, typename Then>
+HWY_INLINE void load_panel(const float* from, int64_t stride, const Then& then) {
+  V sums[rows][vectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < vectors; ++v) sums[r][v] = hn::Load(kF, from + r * stride + v * kLanes);
   }
   then(sums);
 }
@@ -160,11 +212,46 @@ void multiply_columns(Left a, const float* b, int64_t b_stride, int64_t rows, in
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+template <Start start>
+void multiply_tiles(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
+                    int64_t c_stride, const float* keep) {
+  constexpr int64_t kSize = sizeof(float);
+  for (int64_t r = 0; start == Start::rescale_and_add && r < rows; ++r) {
+    float* at = c + r * c_stride;
+    for (int64_t i = 0; i < columns; i += kLanes) store(hn::Mul(splat(keep[r]), load(at + i)), at + i);
+  }
+  for (int64_t r = 0; r < rows; r += amx::kRows) {
+    for (int64_t i = 0; i < columns;) {
+      const amx::Block block(std::min(amx::kRows, rows - r), columns - i);
+      float* to = c + r * c_stride + i;
+      block.each([=]<int kSum>(int64_t row, int64_t column) {
+        if constexpr (start == Start::replace) {
+          amx::zero<kSum>();
+        } else {
+          amx::load<kSum>(to + row * c_stride + column, c_stride * kSize);
+        }
+      });
+      block.template multiply<amx::Bf16>(a.data + r * a.row, a.row * kSize, b + i, b_stride * kSize,
+                                         depth / amx::kTileRows);
+      block.each([=]<int kSum>(int64_t row, int64_t column) {
+        amx::store<kSum>(to + row * c_stride + column, c_stride * kSize);
+      });
+      i += block.width();
+    }
+  }
+}
+#endif
+
 /// c [rows, columns] f32 (+)= a [rows, depth] b [depth, columns], depth in words. rows even and at least 4, columns
-/// whole vectors; keep [rows] multiplies what is in c (Start::rescale_and_add).
+/// whole vectors; of PairTiles whole tiles, and a's step is 1. keep [rows] multiplies what is in c
+/// (Start::rescale_and_add).
 template <typename Words, Start start>
 void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
               int64_t c_stride, const float* keep = nullptr) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (Words::kTiles) return multiply_tiles<start>(a, b, b_stride, rows, columns, depth, c, c_stride, keep);
+#endif
   constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
   int64_t column = 0;
   for (; columns - column >= kVectors * kLanes; column += kVectors * kLanes) {
@@ -213,7 +300,7 @@ void copy_rows(const Element* from, int64_t stride, int64_t rows, const Attentio
 }
 
 /// The rows of copy_rows as right side of a product that sums over rows: themselves, or two rows interleaved into
-/// words.
+/// words, and zeros up to whole tiles.
 template <typename Words>
 const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* interleaved) {
   if constexpr (Words::kPerWord == 1) return rows;
@@ -226,6 +313,7 @@ const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan
       hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, interleaved + r / 2 * plan.padded + i);
     }
   }
+  std::fill(interleaved + (count + 1) / 2 * plan.padded, interleaved + words<Words>(count) * plan.padded, 0.0f);
   return interleaved;
 }
 

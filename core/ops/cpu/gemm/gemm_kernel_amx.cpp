@@ -26,10 +26,10 @@ struct LastSteps {
 
 void add_part(const amx::Block& block, const TileInput& part, int64_t rows, int64_t column) {
   const int64_t tiles = part.steps / kTilePairs, count = part.steps % kTilePairs;
-  block.multiply<amx::Bf16>(part.a, part.a_row_bytes, part.b + column * avx512::kGroupBytes, tiles);
+  block.multiply<amx::Bf16>(part.a, part.a_row_bytes, part.b + column * avx512::kGroupBytes, amx::kRightBytes, tiles);
   if (count == 0) return;
   const LastSteps last(part, rows, tiles * kTilePairs, count);
-  block.multiply<amx::Bf16>(last.left, amx::kTileBytes, last.right + column * avx512::kGroupBytes, 1);
+  block.multiply<amx::Bf16>(last.left, amx::kTileBytes, last.right + column * avx512::kGroupBytes, amx::kRightBytes, 1);
 }
 
 void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
@@ -39,7 +39,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
   constexpr auto kSize = static_cast<int64_t>(sizeof(float));
   for (int64_t n = 0; n < columns;) {
     const amx::Block block(rows, columns - n);
-    block.each([&]<int kSum, int>(int64_t row, int64_t column) {
+    block.each([&]<int kSum>(int64_t row, int64_t column) {
       if (output.first) {
         amx::zero<kSum>();
       } else {
@@ -47,7 +47,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
       }
     });
     for (const TileInput* part = &input; part != nullptr; part = part->epilogue) add_part(block, *part, rows, n);
-    block.each([&]<int kSum, int>(int64_t row, int64_t column) {
+    block.each([&]<int kSum>(int64_t row, int64_t column) {
       amx::store<kSum>(to + row * to_stride + n + column, to_stride * kSize);
     });
     n += block.width();

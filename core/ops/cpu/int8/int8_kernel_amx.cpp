@@ -26,9 +26,10 @@ void multiply(int64_t rows, const Int8Tile& t) {
   const auto* w = reinterpret_cast<const std::byte*>(t.w);
   for (int64_t n = 0; n < avx512::kWidth;) {
     const amx::Block block(rows, avx512::kWidth - n);
-    block.each([]<int kSum, int>(int64_t, int64_t) { amx::zero<kSum>(); });
-    block.multiply<amx::Int8>(x, kInt8Group, w + n * kInt8Step, (t.steps * kInt8Step + kTileDepth - 1) / kTileDepth);
-    block.each([&]<int kSum, int>(int64_t row, int64_t column) {
+    block.each([]<int kSum>(int64_t, int64_t) { amx::zero<kSum>(); });
+    block.multiply<amx::Int8>(x, kInt8Group, w + n * kInt8Step, amx::kRightBytes,
+                              (t.steps * kInt8Step + kTileDepth - 1) / kTileDepth);
+    block.each([&]<int kSum>(int64_t row, int64_t column) {
       amx::store<kSum>(dots + row * avx512::kWidth + n + column, avx512::kWidth * int64_t{sizeof(int32_t)});
     });
     n += block.width();

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace nibble::amx {
 
@@ -71,8 +72,9 @@ struct Int8 {
 };
 
 /// Sums of up to 48 rows, in tiles: 3 x 2 of them, or 1 x 4. A product of tiles starts every 16 cycles and takes 52, so
-/// four or more are under way; a tile is loaded in 8 cycles, and 3 x 2 products load 8. The last 16 rows make the last
-/// tile, also where the tile before has some of them: both have the same sums there.
+/// four or more are under way; a tile is loaded in 8 cycles from the first cache level and in 20 or more from the
+/// second, and 3 x 2 products load 7. The last 16 rows make the last tile, also where the tile before has some of them:
+/// both have the same sums there.
 class Block {
  public:
   /// Of the first of `columns` columns.
@@ -86,37 +88,62 @@ class Block {
   /// Columns that it has.
   int64_t width() const { return tile_columns_ * kTileRows; }
 
-  /// visit.operator()<tile, tile row>(row, column) for its tiles of sums, with the first row and column of each.
+  /// visit.operator()<tile>(row, column) for its tiles of sums, with the first row and column of each.
   template <typename Visit>
   void each(const Visit& visit) const {
-    visit_column<0>(visit);
-    if (tile_columns_ > 1) visit_column<1>(visit);
-    if (tile_columns_ > 2) visit_column<2>(visit);
-    if (tile_columns_ > 3) visit_column<3>(visit);
+    with_shape([&]<int kRowCount, int kColumnCount>() {
+      repeat<kRowCount>([&]<int kRow>() {
+        repeat<kColumnCount>([&]<int kColumn>() {
+          visit.template operator()<2 * kRow + kColumn>(first_row<kRow>(), kColumn * kTileRows);
+        });
+      });
+    });
   }
 
   /// Adds products of `tiles` tiles of depth, 64 bytes of each row of `left`, `stride` bytes apart, with 16 rows of
-  /// kRightBytes.
+  /// `right`, `right_stride` bytes apart.
   template <typename Dot>
-  void multiply(const std::byte* left, int64_t stride, const std::byte* right, int64_t tiles) const {
-    for (; tiles > 0; --tiles, left += kTileBytes, right += kTileRows * kRightBytes) {
-      each([&]<int kSum, int kTileRow>(int64_t row, int64_t column) {
-        if (kTileRow == 0) load<kRight>(right + column * 4, kRightBytes);
-        load<kLeft>(left + row * stride, stride);
-        Dot::template add<kSum>();
-      });
-    }
+  void multiply(const void* left, int64_t stride, const void* right, int64_t right_stride, int64_t tiles) const {
+    with_shape([&]<int kRowCount, int kColumnCount>() {
+      const auto *a = static_cast<const std::byte*>(left), *b = static_cast<const std::byte*>(right);
+      for (int64_t t = 0; t < tiles; ++t, a += kTileBytes, b += kTileRows * right_stride) {
+        // Columns there and back: the right tile serves two rows.
+        repeat<kRowCount>([&]<int kRow>() {
+          load<kLeft>(a + first_row<kRow>() * stride, stride);
+          repeat<kColumnCount>([&]<int kTurn>() {
+            constexpr int kColumn = kRow % 2 == 0 ? kTurn : kColumnCount - 1 - kTurn;
+            if (kRow == 0 || kTurn > 0) load<kRight>(b + kColumn * kTileBytes, right_stride);
+            Dot::template add<2 * kRow + kColumn>();
+          });
+        });
+      }
+    });
   }
 
  private:
-  template <int kColumn, typename Visit>
-  void visit_column(const Visit& visit) const {
-    constexpr int64_t kFirst = kColumn * kTileRows;
-    visit.template operator()<kColumn, 0>(0, kFirst);
-    if constexpr (kColumn < 2) {
-      if (tile_rows_ > 1) visit.template operator()<kColumn + 2, 1>(std::min(kTileRows, last_), kFirst);
-      if (tile_rows_ > 2) visit.template operator()<kColumn + 4, 2>(last_, kFirst);
+  template <int kCount, typename Visit>
+  static void repeat(const Visit& visit) {
+    [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) { (visit.template operator()<kIndex>(), ...); }
+    (std::make_integer_sequence<int, kCount>());
+  }
+
+  template <typename Use>
+  void with_shape(const Use& use) const {
+    if (tile_rows_ == 1) {
+      if (tile_columns_ == 1) return use.template operator()<1, 1>();
+      if (tile_columns_ == 2) return use.template operator()<1, 2>();
+      if (tile_columns_ == 3) return use.template operator()<1, 3>();
+      return use.template operator()<1, 4>();
     }
+    if (tile_rows_ == 2) {
+      return tile_columns_ == 1 ? use.template operator()<2, 1>() : use.template operator()<2, 2>();
+    }
+    return tile_columns_ == 1 ? use.template operator()<3, 1>() : use.template operator()<3, 2>();
+  }
+
+  template <int kRow>
+  int64_t first_row() const {
+    return std::min(kRow * kTileRows, last_);
   }
 
   int64_t tile_rows_, tile_columns_, last_;
