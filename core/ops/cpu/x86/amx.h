@@ -72,8 +72,8 @@ struct Int8 {
 };
 
 /// Sums of up to 48 rows, in tiles: 3 x 2 of them, or 1 x 4. A product of tiles starts every 16 cycles and takes 52, so
-/// four or more are under way; a tile is loaded in 8 cycles from the first cache level and in 20 or more from the
-/// second, and 3 x 2 products load 7. The last 16 rows make the last tile, also where the tile before has some of them:
+/// four or more are under way; a tile is loaded in 8 cycles from the first cache level, in more from the second, and
+/// 3 x 2 products load 7. The last 16 rows make the last tile, also where the tile before has some of them:
 /// both have the same sums there.
 class Block {
  public:
