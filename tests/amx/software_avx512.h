@@ -242,6 +242,8 @@ inline void add_dots(__m512i& sums, __m512i bytes, __m512i others) {
 #define _mm512_or_si512 simde_mm512_or_si512
 #undef _mm512_permutex2var_epi16
 #define _mm512_permutex2var_epi16 simde_mm512_permutex2var_epi16
+#undef _mm512_permutex2var_epi32
+#define _mm512_permutex2var_epi32 simde_mm512_permutex2var_epi32
 #undef _mm512_permutex2var_epi8
 #define _mm512_permutex2var_epi8 simde_mm512_permutex2var_epi8
 #undef _mm512_permutexvar_epi16

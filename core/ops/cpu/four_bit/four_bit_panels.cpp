@@ -32,43 +32,47 @@ FourBitDotsTable four_bit_dots_table(const std::array<float, 16>& table, float f
 }
 
 FourBitScales::FourBitScales(const FourBitMatrix& w, Isa level) : w_(w) {
-  if (!w.double_quantized()) return;
-  by_planes_ = four_bit_dots_bf16(level) && four_bit_scales_fast();
-  if (by_planes_) {
-    four_bit_planes_avx512_bf16(w.nested_map.raw(), planes_.data());
-  } else {
-    std::memcpy(map_.data(), w.nested_map.raw(), sizeof map_);
+  if (!w.double_quantized()) {
+    stored_ = (w.scaled_by_exponents() ? w.exponents : w.absmax).raw();
+    return;
   }
+  stored_ = w.absmax_codes.raw();
+  nested_ = w.nested_absmax.raw();
+  map_ = w.nested_map.raw();
+  if (std::has_single_bit(static_cast<uint64_t>(w.nested_block_size))) group_shift_ = log2(w.nested_block_size);
+  by_planes_ = four_bit_dots_bf16(level) && four_bit_scales_fast();
+  if (by_planes_) four_bit_planes_avx512_bf16(map_, planes_.data());
 }
 
 void FourBitScales::read(int64_t begin, int64_t end, float* out) const {
   if (w_.scaled_by_exponents()) {
-    const std::byte* exponents = w_.exponents.raw();
-    for (; begin < end; ++begin) *out++ = power_of_two(static_cast<uint32_t>(exponents[begin]));
+    for (; begin < end; ++begin) *out++ = power_of_two(static_cast<uint32_t>(stored_[begin]));
     return;
   }
   if (!w_.double_quantized()) {
-    std::memcpy(out, w_.absmax.raw() + begin * 4, static_cast<size_t>(end - begin) * 4);
+    std::memcpy(out, stored_ + begin * 4, static_cast<size_t>(end - begin) * 4);
     return;
   }
-  const std::byte* codes = w_.absmax_codes.raw();
-  const std::byte* nested = w_.nested_absmax.raw();
   while (begin < end) {
-    const int64_t size = w_.nested_block_size;
-    const int64_t group = std::has_single_bit(static_cast<uint64_t>(size)) ? begin >> log2(size) : begin / size;
+    const int64_t size = w_.nested_block_size, group = group_shift_ >= 0 ? begin >> group_shift_ : begin / size;
     const int64_t stop = std::min(end, (group + 1) * size);
     float factor;
-    std::memcpy(&factor, nested + group * 4, sizeof factor);
+    std::memcpy(&factor, nested_ + group * 4, sizeof factor);
 #if defined(__x86_64__)
-    if (by_planes_) {
-      four_bit_scales_avx512_vbmi(reinterpret_cast<const uint8_t*>(codes) + begin, stop - begin, planes_.data(), factor,
-                                  w_.nested_offset, out);
+    constexpr int64_t kFewScales = 16;  // one after another is as fast
+    if (by_planes_ && stop - begin > kFewScales) {
+      four_bit_scales_avx512_vbmi(reinterpret_cast<const uint8_t*>(stored_) + begin, stop - begin, planes_.data(),
+                                  factor, w_.nested_offset, out);
       out += stop - begin;
       begin = stop;
       continue;
     }
 #endif
-    for (; begin < stop; ++begin) *out++ = map_[static_cast<size_t>(codes[begin])] * factor + w_.nested_offset;
+    for (; begin < stop; ++begin) {
+      float value;
+      std::memcpy(&value, map_ + static_cast<size_t>(stored_[begin]) * sizeof value, sizeof value);
+      *out++ = value * factor + w_.nested_offset;
+    }
   }
 }
 
@@ -125,14 +129,14 @@ void FourBitPanels::fill(int64_t row_begin, int64_t row_end, int64_t col_begin, 
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, float*, int64_t) const;
 template void FourBitPanels::fill(int64_t, int64_t, int64_t, int64_t, bf16*, int64_t) const;
 
-bool FourBitPanels::fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end,
-                               int64_t col_begin, int64_t col_end, std::byte* strip) const {
-  constexpr int64_t kMostParts = 128;
-  const int64_t part = strips.part, width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size;
-  if (strips.fill == nullptr || w_.low_first || depth > part * kMostParts) return false;
-  if (((width | size | col_begin | depth) & (part - 1)) != 0) return false;
-  float scales[kFourBitStripRows * kMostParts];
+// W[row_begin:row_end, col_begin:col_end] with its scales, where blocks hold whole parts and there are no more than
+// kStripScales.
+std::optional<FourBitStripRows> FourBitPanels::strip_rows(int64_t part, int64_t row_begin, int64_t row_end,
+                                                          int64_t col_begin, int64_t col_end, float* scales) const {
+  const int64_t width = w_.in_features(), depth = col_end - col_begin, size = w_.block_size;
+  if (w_.low_first || ((width | size | col_begin | depth) & (part - 1)) != 0) return std::nullopt;
   const int64_t rows = row_end - row_begin, row = row_begin + w_.first_row, parts = depth >> log2(part);
+  if (rows * parts > kStripScales) return std::nullopt;
   if (size == part && depth == width) {  // one after another
     scales_.read(row * parts, (row + rows) * parts, scales);
   } else {
@@ -141,16 +145,32 @@ bool FourBitPanels::fill_strip(const FourBitStrips& strips, bool rounded, int64_
     }
   }
   const auto* packed = reinterpret_cast<const uint8_t*>(w_.packed.raw());
-  strips.fill({.rows = rows,
-               .depth = depth,
-               .packed = packed + (row * width + col_begin) / 2,
-               .row_bytes = width / 2,
-               .table = w_.table.data(),
-               .planes = &planes_,
-               .scales = scales,
-               .scale_stride = parts},
-              rounded, strip);
-  return true;
+  return FourBitStripRows{.rows = rows,
+                          .depth = depth,
+                          .packed = packed + (row * width + col_begin) / 2,
+                          .row_bytes = width / 2,
+                          .table = w_.table.data(),
+                          .planes = &planes_,
+                          .scales = scales,
+                          .scale_stride = parts};
+}
+
+bool FourBitPanels::fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end,
+                               int64_t col_begin, int64_t col_end, std::byte* strip) const {
+  if (strips.fill == nullptr) return false;
+  float scales[kStripScales];
+  const auto rows = strip_rows(strips.part, row_begin, row_end, col_begin, col_end, scales);
+  if (rows) strips.fill(*rows, rounded, strip);
+  return rows.has_value();
+}
+
+bool FourBitPanels::fill_depths(const FourBitStrips& strips, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                                int64_t col_end, std::byte* strip, int64_t strip_bytes) const {
+  if (strips.fill_depths == nullptr) return false;
+  float scales[kStripScales];
+  const auto rows = strip_rows(strips.part, row_begin, row_end, col_begin, col_end, scales);
+  if (rows) strips.fill_depths(*rows, strip, strip_bytes);
+  return rows.has_value();
 }
 
 // reorder(k, count): x from element k on, for product(rows, sums), whose sums are multiplied by `factor`.

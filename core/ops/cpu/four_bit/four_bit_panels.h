@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "nibble/core/ops/cpu/four_bit/four_bit_dots.h"
 #include "nibble/core/ops/cpu/four_bit/four_bit_expand.h"
@@ -29,11 +30,11 @@ class FourBitScales {
 
  private:
   const FourBitMatrix& w_;
+  // Where they lie, perhaps unaligned: scales, exponents or codes; of codes also the scales of groups and the map.
+  const std::byte *stored_, *nested_ = nullptr, *map_ = nullptr;
+  int group_shift_ = -1;  // log2 of the blocks of a group, if they are a power of two
   bool by_planes_ = false;
-  union {
-    std::array<float, 256> map_;        // a copy, because the tensor may be unaligned
-    std::array<uint8_t, 1024> planes_;  // the same by bytes, for four_bit_scales_avx512_vbmi
-  };
+  std::array<uint8_t, 1024> planes_;  // the map by bytes, for four_bit_scales_avx512_vbmi
 };
 
 /// The pieces of a 4-bit matrix that a product asks for, see WeightPanels, expanded from the packed bytes and scales.
@@ -47,12 +48,18 @@ class FourBitPanels {
   /// Rows as columns of a strip, see WeightPanels.
   bool fill_strip(const FourBitStrips& strips, bool rounded, int64_t row_begin, int64_t row_end, int64_t col_begin,
                   int64_t col_end, std::byte* strip) const;
+  /// Rows as depths of strips that are strip_bytes apart, see WeightPanels.
+  bool fill_depths(const FourBitStrips& strips, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+                   std::byte* strip, int64_t strip_bytes) const;
   /// Where blocks do not cross row ends, at levels with four_bit_dots(). X: f32 or bf16.
   template <typename X>
   bool dots(int64_t row_begin, int64_t row_end, const X* x, float* y) const;
 
  private:
+  static constexpr int64_t kStripScales = 2048;
   void scales_of_parts(int64_t part, int64_t begin, int64_t count, float* out) const;
+  std::optional<FourBitStripRows> strip_rows(int64_t part, int64_t row_begin, int64_t row_end, int64_t col_begin,
+                                             int64_t col_end, float* scales) const;
   template <typename Reorder, typename Product>
   void sum_rows(int64_t row_begin, int64_t row_end, float factor, float* y, const Reorder& reorder,
                 const Product& product) const;

@@ -65,4 +65,37 @@ NIBBLE_AVX512_BF16 void four_bit_strip_avx512_bf16(const FourBitStripRows& w, bo
   }
 }
 
+// A register holds the values of both rows of a step, so that one permutation makes pairs. It looks only at the low
+// five bits of an index: a code, and which row it is of.
+NIBBLE_AVX512_BF16 void four_bit_depths_avx512_bf16(const FourBitStripRows& w, std::byte* strip, int64_t strip_bytes) {
+  const __m512 values = _mm512_loadu_ps(w.table);
+  const __m512i code = _mm512_set1_epi16(15), second = _mm512_set1_epi32(16 << 16);
+  const __m512i first_half = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i second_half = _mm512_add_epi32(first_half, _mm512_set1_epi32(8));
+  for (int64_t r = 0; r < w.rows; r += 2, strip += avx512::kStripBytes) {
+    const int64_t other = std::min(r + 1, w.rows - 1);
+    const uint8_t *even = w.packed + r * w.row_bytes, *odd = w.packed + other * w.row_bytes;
+    const float *even_scales = w.scales + r * w.scale_stride, *odd_scales = w.scales + other * w.scale_stride;
+    std::byte* to = strip;
+    for (int64_t k = 0; k < w.depth; k += kPart, to += strip_bytes) {
+      const float odd_scale = other > r ? *odd_scales++ : 0;
+      const auto pairs = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
+          _mm512_mul_ps(values, _mm512_set1_ps(odd_scale)), _mm512_mul_ps(values, _mm512_set1_ps(*even_scales++))));
+      _mm_prefetch(even + w.rows * w.row_bytes + k / 2, _MM_HINT_T0);
+      _mm_prefetch(odd + w.rows * w.row_bytes + k / 2, _MM_HINT_T0);
+      for (int64_t i = 0; i < kPart / 2; i += kPart / 4) {
+        const auto* even_codes = reinterpret_cast<const __m128i*>(even + k / 2 + i);
+        const auto* odd_codes = reinterpret_cast<const __m128i*>(odd + k / 2 + i);
+        const __m512i codes = _mm512_or_si512(_mm512_cvtepu8_epi32(_mm_loadu_si128(even_codes)),
+                                              _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(odd_codes)), 16));
+        const __m512i high = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(codes, 4), code), second);
+        const __m512i low = _mm512_or_si512(_mm512_and_si512(codes, code), second);
+        const __m512i left = _mm512_permutexvar_epi16(high, pairs), right = _mm512_permutexvar_epi16(low, pairs);
+        _mm512_store_si512(to + i * 8, _mm512_permutex2var_epi32(left, first_half, right));
+        _mm512_store_si512(to + i * 8 + 64, _mm512_permutex2var_epi32(left, second_half, right));
+      }
+    }
+  }
+}
+
 }  // namespace nibble::ops::cpu

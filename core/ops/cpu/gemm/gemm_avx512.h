@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "nibble/core/ops/cpu/gemm/gemm_kernel.h"
 #include "nibble/core/ops/cpu/x86/avx512.h"
@@ -174,7 +175,7 @@ template <bool kInstruction, int64_t R, int64_t V>
 NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R][V], int64_t columns,
                                                                 const TileOutput& output) {
   const auto tail = static_cast<__mmask16>(low_bits(columns - (V - 1) * kLanes));
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int64_t r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int64_t v = 0; v < V; ++v) {
@@ -188,6 +189,28 @@ NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R
       }
     }
   }
+}
+
+/// Rows of a tile, in 32 registers with a row of B: 6 x 4 sums, or 12 of one register, hide the latency of a
+/// multiply-add (one starts every cycle, or two, and takes 4 to 6).
+constexpr int64_t kTileRows = 6, kNarrowRows = 2 * kTileRows;
+
+/// GemmKernel::multiply by Tiles::tile<rows, registers of columns>.
+template <typename Tiles>
+void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
+  using Tile = decltype(&Tiles::template tile<1, 1>);
+  static constexpr auto kNarrow = []<size_t... i>(std::index_sequence<i...>) {
+    return std::array<Tile, kNarrowRows>{Tiles::template tile<i + 1, 1>...};
+  }
+  (std::make_index_sequence<kNarrowRows>());
+  static constexpr auto kWide = []<size_t... i>(std::index_sequence<i...>) {
+    return std::array<Tile, kTileRows * 3>{Tiles::template tile<i / 3 + 1, i % 3 + 2>...};
+  }
+  (std::make_index_sequence<kTileRows * 3>());
+  const int64_t more = (columns - 1) / kLanes;
+  const Tile tile =
+      more == 0 ? kNarrow[static_cast<size_t>(rows - 1)] : kWide[static_cast<size_t>(rows * 3 + more - 4)];
+  tile(input, columns, output);
 }
 
 }  // namespace nibble::ops::cpu::avx512

@@ -64,14 +64,17 @@ struct GemmKernel {
   bool left_by_rows = false;
   /// Rows of a tile with as many sums as hide the latency of a multiply-add.
   int64_t least_rows = 1;
+  /// Rows of a tile whose columns fit one register, a multiple of `rows` and a divisor of kLeftGroup; 0: `rows`. Only
+  /// where the left operand is read in place.
+  int64_t narrow_rows = 0;
   /// Where A has to be packed: rows that are packed at once, a multiple of `rows` (many, where rows of the matrix in
   /// memory are pages apart), and panels of half the depth that they are multiplied by.
   int64_t packed_rows = kLeftGroup, packed_panels = 1;
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns, packed_panels}; }
 
-  /// One tile, c [rows, columns]; rows in 1..rows, columns in 1..width. Sums between parts of the depth are kept for
-  /// columns rounded up to lanes.
+  /// One tile, c [rows, columns]; rows in 1..rows (or narrow_rows), columns in 1..width. Sums between parts of the
+  /// depth are kept for columns rounded up to lanes.
   void (*multiply)(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output);
 
   /// Packs `columns` <= lanes rows of a row-major matrix, `depth` elements each, as columns of a strip: `strip` points

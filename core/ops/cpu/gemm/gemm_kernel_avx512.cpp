@@ -8,39 +8,34 @@ namespace nibble::ops::cpu {
 namespace {
 
 // The tile of the bf16 kernel with one f32 where that has two bf16.
-constexpr int64_t kRows = 6;
-
-template <int64_t R, int64_t V>
-NIBBLE_AVX512 void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
-  __m512 sums[R][V];
-  for (int64_t r = 0; r < R; ++r) {
-    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
-  }
-  for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
-    const std::byte *a = part->a, *b = part->b;
-    const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
-    for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
-      __m512 row[V];
-      for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_ps(reinterpret_cast<const float*>(b) + v * avx512::kLanes);
-      for (int64_t r = 0; r < R; ++r) {
-        float element;
-        std::memcpy(&element, a + r * a_row_bytes, sizeof element);
-        const __m512 x = _mm512_set1_ps(element);
-        for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(x, row[v], sums[r][v]);
+struct F32Tiles {
+  template <int64_t R, int64_t V>
+  NIBBLE_AVX512 static void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
+    __m512 sums[R][V];
+#pragma GCC unroll 12
+    for (int64_t r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
+    }
+    for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
+      const std::byte *a = part->a, *b = part->b;
+      const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
+      for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes) {
+        __m512 row[V];
+        for (int64_t v = 0; v < V; ++v) row[v] = _mm512_load_ps(reinterpret_cast<const float*>(b) + v * avx512::kLanes);
+#pragma GCC unroll 12
+        for (int64_t r = 0; r < R; ++r) {
+          float element;
+          std::memcpy(&element, a + r * a_row_bytes, sizeof element);
+          const __m512 x = _mm512_set1_ps(element);
+#pragma GCC unroll 4
+          for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_fmadd_ps(x, row[v], sums[r][v]);
+        }
       }
     }
+    avx512::finish<false>(sums, columns, output);
   }
-  avx512::finish<false>(sums, columns, output);
-}
-
-void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
-  using Tile = decltype(&tile<1, 1>);
-  constexpr Tile kTiles[kRows][4] = {
-      {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
-      {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
-      {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
-  kTiles[rows - 1][(columns - 1) / avx512::kLanes](input, columns, output);
-}
+};
 
 NIBBLE_AVX512 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* strip) {
   for (int64_t k = 0; k < depth; ++k, from += stride * 4, strip += avx512::kStripBytes) {
@@ -55,7 +50,7 @@ NIBBLE_AVX512 void pack_left_transposed(const std::byte* from, int64_t stride, i
                                         std::byte* tiles, int64_t tile_bytes) {
   __mmask16 masks[3];
   for (int i = 0; i < 3; ++i) masks[i] = static_cast<__mmask16>(avx512::low_bits(columns - i * 16));
-  for (int64_t k = 0; k < depth; ++k, from += stride * 4, tiles += kRows * 4) {
+  for (int64_t k = 0; k < depth; ++k, from += stride * 4, tiles += avx512::kTileRows * 4) {
     avx512::scatter_tiles(_mm512_maskz_loadu_epi32(masks[0], from), _mm512_maskz_loadu_epi32(masks[1], from + 64),
                           _mm512_maskz_loadu_epi32(masks[2], from + 128), tiles, tile_bytes);
   }
@@ -65,8 +60,9 @@ template <int64_t M>
 NIBBLE_AVX512 void dots_of(int64_t columns, int64_t depth, const float* x, int64_t x_stride, const float* w,
                            int64_t w_stride, float* sums) {
   __m512 parts[M][kDotRows];
-  for (auto& row : parts) {
-    for (auto& part : row) part = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int64_t m = 0; m < M; ++m) {
+    for (int64_t n = 0; n < kDotRows; ++n) parts[m][n] = _mm512_setzero_ps();
   }
   const float* rows[kDotRows];
   for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
@@ -74,12 +70,16 @@ NIBBLE_AVX512 void dots_of(int64_t columns, int64_t depth, const float* x, int64
     const auto mask = static_cast<__mmask16>(avx512::low_bits(depth - k));
     __m512 left[M];
     for (int64_t m = 0; m < M; ++m) left[m] = _mm512_maskz_loadu_ps(mask, x + m * x_stride + k);
+#pragma GCC unroll 4
     for (int64_t n = 0; n < kDotRows; ++n) {
       const __m512 right = _mm512_maskz_loadu_ps(mask, rows[n] + k);
+#pragma GCC unroll 4
       for (int64_t m = 0; m < M; ++m) parts[m][n] = _mm512_fmadd_ps(left[m], right, parts[m][n]);
     }
   }
+#pragma GCC unroll 4
   for (int64_t m = 0; m < M; ++m) {
+#pragma GCC unroll 4
     for (int64_t n = 0; n < kDotRows; ++n) sums[m * kDotRows + n] = _mm512_reduce_add_ps(parts[m][n]);
   }
 }
@@ -95,13 +95,14 @@ void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int6
 
 const GemmKernel kGemmAvx512 = {
     .compute = DType::f32,
-    .rows = kRows,
+    .rows = avx512::kTileRows,
     .lanes = avx512::kLanes,
     .width = avx512::kWidth,
     .depth_step = 1,
     .depth_block = 512,  // 512 x 256 f32 are 512 KB: half of the 1 MB of the smallest second level beside AVX-512
     .panel_columns = 256,
-    .multiply = multiply,
+    .narrow_rows = avx512::kNarrowRows,
+    .multiply = avx512::multiply<F32Tiles>,
     .pack_transposed = avx512::pack_transposed<4>,
     .pack_rows = pack_rows,
     .pack_left_transposed = pack_left_transposed,

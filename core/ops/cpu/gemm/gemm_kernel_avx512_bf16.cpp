@@ -7,48 +7,45 @@ namespace nibble::ops::cpu {
 
 namespace {
 
-// 32 registers: 6 x 4 sums hide the latency of the instruction (one starts every cycle, or two, and takes 6), four
-// hold a row of B; the pair of A is broadcast by the instruction itself.
-constexpr int64_t kRows = 6, kPrefetchBytes = 2048;
+constexpr int64_t kPrefetchBytes = 2048;
 
-template <int64_t R, int64_t V>
-NIBBLE_AVX512_BF16 void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
-  __m512 sums[R][V];
-  for (int64_t r = 0; r < R; ++r) {
-    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
-  }
-  for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
-    const std::byte *a = part->a, *b = part->b;
-    const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
-    const std::byte* ahead = part->ahead != nullptr ? part->ahead : b + kPrefetchBytes;
-    const int64_t ahead_step = part->ahead != nullptr ? R * avx512::kGroupBytes : avx512::kStripBytes;
-    for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes, ahead += ahead_step) {
-      __m512i row[V];
-      for (int64_t v = 0; v < V; ++v) {
-        row[v] = _mm512_load_si512(b + v * 64);
-        _mm_prefetch(ahead + v * 64, _MM_HINT_T0);
-      }
-      for (int64_t r = 0; r < R; ++r) {
-        int32_t pair;
-        std::memcpy(&pair, a + r * a_row_bytes, sizeof pair);
-        const __m512i x = _mm512_set1_epi32(pair);
+// The pair of A is broadcast by the instruction itself.
+struct Bf16Tiles {
+  template <int64_t R, int64_t V>
+  NIBBLE_AVX512_BF16 static void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
+    __m512 sums[R][V];
+#pragma GCC unroll 12
+    for (int64_t r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
+    }
+    for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
+      const std::byte *a = part->a, *b = part->b;
+      const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
+      const std::byte* ahead = part->ahead != nullptr ? part->ahead : b + kPrefetchBytes;
+      const int64_t ahead_step = part->ahead != nullptr ? R * avx512::kGroupBytes : avx512::kStripBytes;
+      for (int64_t s = 0; s < part->steps; ++s, a += a_step_bytes, b += avx512::kStripBytes, ahead += ahead_step) {
+        __m512i row[V];
         for (int64_t v = 0; v < V; ++v) {
-          sums[r][v] = _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(row[v]), reinterpret_cast<__m512bh>(x));
+          row[v] = _mm512_load_si512(b + v * 64);
+          _mm_prefetch(ahead + v * 64, _MM_HINT_T0);
+        }
+#pragma GCC unroll 12
+        for (int64_t r = 0; r < R; ++r) {
+          int32_t pair;
+          std::memcpy(&pair, a + r * a_row_bytes, sizeof pair);
+          const __m512i x = _mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+          for (int64_t v = 0; v < V; ++v) {
+            sums[r][v] =
+                _mm512_dpbf16_ps(sums[r][v], reinterpret_cast<__m512bh>(row[v]), reinterpret_cast<__m512bh>(x));
+          }
         }
       }
     }
+    avx512::finish<true>(sums, columns, output);
   }
-  avx512::finish<true>(sums, columns, output);
-}
-
-void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
-  using Tile = decltype(&tile<1, 1>);
-  static constexpr Tile kTiles[kRows][4] = {
-      {tile<1, 1>, tile<1, 2>, tile<1, 3>, tile<1, 4>}, {tile<2, 1>, tile<2, 2>, tile<2, 3>, tile<2, 4>},
-      {tile<3, 1>, tile<3, 2>, tile<3, 3>, tile<3, 4>}, {tile<4, 1>, tile<4, 2>, tile<4, 3>, tile<4, 4>},
-      {tile<5, 1>, tile<5, 2>, tile<5, 3>, tile<5, 4>}, {tile<6, 1>, tile<6, 2>, tile<6, 3>, tile<6, 4>}};
-  kTiles[rows - 1][(columns - 1) / avx512::kLanes](input, columns, output);
-}
+};
 
 NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                   std::byte* strip) {
@@ -60,7 +57,7 @@ NIBBLE_AVX512_BF16 void pack_rows(const std::byte* from, int64_t stride, int64_t
 
 NIBBLE_AVX512_BF16 void pack_left_transposed(const std::byte* from, int64_t stride, int64_t columns, int64_t depth,
                                              std::byte* tiles, int64_t tile_bytes) {
-  for (int64_t k = 0; k < depth; k += 2, from += stride * 4, tiles += kRows * 4) {
+  for (int64_t k = 0; k < depth; k += 2, from += stride * 4, tiles += avx512::kTileRows * 4) {
     const avx512::RowPairs pairs(from, stride, columns, k + 1 < depth);
     avx512::scatter_tiles(pairs.groups[0], pairs.groups[1], pairs.groups[2], tiles, tile_bytes);
   }
@@ -73,6 +70,7 @@ NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byt
   constexpr int64_t kAheadRows = 128;  // into the second level of the cache, where a call for other columns finds them
   const uint32_t mask = avx512::low_bits(columns);
   __m512 parts[R][2];
+#pragma GCC unroll 8
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < 2; ++v) parts[r][v] = _mm512_loadu_ps(sums + r * kThinColumns + v * avx512::kLanes);
   }
@@ -83,6 +81,7 @@ NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byt
     const uint32_t present = k + 1 < depth ? ~0u : 0u;
     const avx512::Pairs row =
         avx512::interleave(_mm512_maskz_loadu_epi16(mask, wide), _mm512_maskz_loadu_epi16(mask & present, odd));
+#pragma GCC unroll 8
     for (int64_t r = 0; r < R; ++r) {
       int32_t pair;
       std::memcpy(&pair, left + r * avx512::kGroupBytes, sizeof pair);
@@ -91,6 +90,7 @@ NIBBLE_AVX512_BF16 void thin_tile(int64_t columns, int64_t depth, const std::byt
       parts[r][1] = _mm512_dpbf16_ps(parts[r][1], reinterpret_cast<__m512bh>(row.high), x);
     }
   }
+#pragma GCC unroll 8
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t v = 0; v < 2; ++v) _mm512_storeu_ps(sums + r * kThinColumns + v * avx512::kLanes, parts[r][v]);
   }
@@ -107,8 +107,9 @@ template <int64_t M>
 NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, int64_t x_stride, const bf16* w,
                                 int64_t w_stride, float* sums) {
   __m512 parts[M][kDotRows];
-  for (auto& row : parts) {
-    for (auto& part : row) part = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int64_t m = 0; m < M; ++m) {
+    for (int64_t n = 0; n < kDotRows; ++n) parts[m][n] = _mm512_setzero_ps();
   }
   const bf16* rows[kDotRows];
   for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
@@ -121,15 +122,19 @@ NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, i
     const uint32_t mask = avx512::low_bits(depth - k);
     __m512i left[M];
     for (int64_t m = 0; m < M; ++m) left[m] = _mm512_maskz_loadu_epi16(mask, x + m * x_stride + k);
+#pragma GCC unroll 4
     for (int64_t n = 0; n < kDotRows; ++n) {
       const __m512i right = _mm512_maskz_loadu_epi16(mask, rows[n] + k);
+#pragma GCC unroll 4
       for (int64_t m = 0; m < M; ++m) {
         parts[m][n] =
             _mm512_dpbf16_ps(parts[m][n], reinterpret_cast<__m512bh>(left[m]), reinterpret_cast<__m512bh>(right));
       }
     }
   }
+#pragma GCC unroll 4
   for (int64_t m = 0; m < M; ++m) {
+#pragma GCC unroll 4
     for (int64_t n = 0; n < kDotRows; ++n) sums[m * kDotRows + n] = _mm512_reduce_add_ps(parts[m][n]);
   }
 }
@@ -145,13 +150,14 @@ void dots(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int6
 
 const GemmKernel kGemmAvx512Bf16 = {
     .compute = DType::bf16,
-    .rows = kRows,
+    .rows = avx512::kTileRows,
     .lanes = avx512::kLanes,
     .width = avx512::kWidth,
     .depth_step = 2,
     .depth_block = 2048,  // 2048 x 128 bf16 are 512 KB, see kGemmAvx512
     .panel_columns = 128,
-    .multiply = multiply,
+    .narrow_rows = avx512::kNarrowRows,
+    .multiply = avx512::multiply<Bf16Tiles>,
     .pack_transposed = avx512::pack_transposed<2>,
     .pack_rows = pack_rows,
     .four_bit = kFourBitStripsAvx512Bf16,

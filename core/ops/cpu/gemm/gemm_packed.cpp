@@ -43,13 +43,14 @@ class Tiles {
     const std::byte* left;
   };
 
-  Tiles(const GemmKernel& kernel, int64_t count, const LeftTile& left, int64_t tile_bytes) {
+  /// of: rows of a full tile
+  Tiles(const GemmKernel& kernel, int64_t of, int64_t count, const LeftTile& left, int64_t tile_bytes) {
     // Where rows lie one after another, two tiles share what a full one would leave too few rows of.
     const bool by_rows = tile_bytes == kernel.rows * left.row_bytes;
     const std::byte* from = left.data;
     for (int64_t row = 0, rows; row < count; row += rows) {
-      const int64_t behind = count - row - kernel.rows;
-      rows = std::min(kernel.rows, count - row);
+      const int64_t behind = count - row - of;
+      rows = std::min(of, count - row);
       if (by_rows && behind > 0 && behind < kernel.least_rows) rows = (count - row + 1) / 2;
       tiles_[static_cast<size_t>(count_++)] = {row, rows, from};
       from += by_rows ? rows * left.row_bytes : tile_bytes;
@@ -179,7 +180,8 @@ class Job {
                          .dtype = p_.c.dtype(),
                          .alpha = p_.alpha,
                          .accumulate = p_.accumulate};
-    const Tiles tiles(kernel_, group.size(), left, tile_bytes);
+    const bool narrow = plan_.left_in_place && kernel_.narrow_rows > 0 && n_.size() <= kernel_.lanes;
+    const Tiles tiles(kernel_, narrow ? kernel_.narrow_rows : kernel_.rows, group.size(), left, tile_bytes);
     const int64_t strip = packer_.strip_bytes(k.size());
     TileInput low = {};
     if (epilogue_ != nullptr) low = epilogue_input(group.begin);

@@ -30,11 +30,13 @@ void PanelPacker::pack_transposed(Range k, Range n) const {
 void PanelPacker::pack_rows(Range k, Range n) const {
   for (int64_t k0 = k.begin; k0 < k.end; k0 += kFillRows) {
     const Range depth{k0, std::min(k.end, k0 + kFillRows)};
+    std::byte* strip = panel_ + (k0 - k.begin) * kernel_.width * size_;
+    const int64_t next = strip_bytes(k.size());
+    if (w_.fill_depths(kernel_.four_bit, depth.begin, depth.end, n.begin, n.end, strip, next)) continue;
     const auto [from, stride] = fetch(depth, n);
-    for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.width) {
-      std::byte* strip = panel_ + (n0 - n.begin) / kernel_.width * strip_bytes(k.size());
+    for (int64_t n0 = n.begin; n0 < n.end; n0 += kernel_.width, strip += next) {
       pack_rows_(from + (n0 - n.begin) * in_place_size_, stride, std::min(kernel_.width, n.end - n0), depth.size(),
-                 strip + (k0 - k.begin) * kernel_.width * size_);
+                 strip);
     }
   }
 }

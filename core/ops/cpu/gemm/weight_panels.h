@@ -29,6 +29,11 @@ class WeightPanels {
                   int64_t col_end, std::byte* strip) const {
     return four_bit_ && four_bit_->fill_strip(strips, rounded, row_begin, row_end, col_begin, col_end, strip);
   }
+  /// The same with rows as depths of strips that are strip_bytes apart (GemmKernel::pack_rows), rounded to bf16.
+  bool fill_depths(const FourBitStrips& strips, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+                   std::byte* strip, int64_t strip_bytes) const {
+    return four_bit_ && four_bit_->fill_depths(strips, row_begin, row_end, col_begin, col_end, strip, strip_bytes);
+  }
   /// y[i] = sum over k of W[row_begin + i, k] * x[k] in an order that depends on cols() only; x: f32, or bf16, for
   /// which W or its factors are rounded to bf16. False, and nothing done, where fill is the faster way or the only one.
   template <typename X>
