@@ -75,6 +75,16 @@ void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int6
   }
 }
 
+/// Asks for a piece of the result, rows apart: it comes while its sums are computed.
+void fetch(const TileOutput& result, int64_t rows, int64_t columns) {
+  constexpr int64_t kLine = 64;
+  const auto size = static_cast<int64_t>(dtype_size(result.dtype));
+  for (int64_t r = 0; r < rows; ++r) {
+    const std::byte* row = result.c + r * result.c_stride * size;
+    for (int64_t i = 0; i < columns * size; i += kLine) __builtin_prefetch(row + i, 1);
+  }
+}
+
 }  // namespace
 
 bool thin_fits(const PackedProduct& p, Isa level) {
@@ -91,16 +101,17 @@ void gemm_thin(const PackedProduct& p, Isa level) {
   const int64_t columns = of.wide.dim(1), piece = columns < kFewPieces * threads() * kPiece ? kThinColumns : kPiece;
   parallel_for(columns, piece, [&](int64_t begin, int64_t end) {
     Sums sums, turned;
+    const TileOutput result = of.left_is_narrow ? result_from(p, 0, begin, kPiece) : result_from(p, begin, 0, kNarrow);
+    const auto [rows, width] = of.left_is_narrow ? std::pair(of.rows, end - begin) : std::pair(end - begin, of.rows);
+    fetch(result, rows, width);
     multiply(of, kernel, begin, end - begin, sums);
-    if (of.left_is_narrow) {
-      return kernel.store(sums.data(), of.rows, end - begin, result_from(p, 0, begin, kPiece));
-    }
+    if (of.left_is_narrow) return kernel.store(sums.data(), rows, width, result);
     for (int64_t r = 0; r < of.rows; ++r) {
       for (int64_t n = 0; n < end - begin; ++n) {
         turned[static_cast<size_t>(n * kNarrow + r)] = sums[static_cast<size_t>(r * kPiece + n)];
       }
     }
-    kernel.store(turned.data(), end - begin, of.rows, result_from(p, begin, 0, kNarrow));
+    kernel.store(turned.data(), rows, width, result);
   });
 }
 
