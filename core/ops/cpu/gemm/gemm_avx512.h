@@ -195,22 +195,22 @@ NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R
 /// multiply-add (one starts every cycle, or two, and takes 4 to 6).
 constexpr int64_t kTileRows = 6, kNarrowRows = 2 * kTileRows;
 
+template <typename Tiles, size_t... i>
+constexpr auto narrow_tiles(std::index_sequence<i...>) {
+  return std::array{&Tiles::template tile<i + 1, 1>...};
+}
+template <typename Tiles, size_t... i>
+constexpr auto wide_tiles(std::index_sequence<i...>) {
+  return std::array{&Tiles::template tile<i / 3 + 1, i % 3 + 2>...};
+}
+
 /// GemmKernel::multiply by Tiles::tile<rows, registers of columns>.
 template <typename Tiles>
 void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileOutput& output) {
-  using Tile = decltype(&Tiles::template tile<1, 1>);
-  static constexpr auto kNarrow = []<size_t... i>(std::index_sequence<i...>) {
-    return std::array<Tile, kNarrowRows>{Tiles::template tile<i + 1, 1>...};
-  }
-  (std::make_index_sequence<kNarrowRows>());
-  static constexpr auto kWide = []<size_t... i>(std::index_sequence<i...>) {
-    return std::array<Tile, kTileRows * 3>{Tiles::template tile<i / 3 + 1, i % 3 + 2>...};
-  }
-  (std::make_index_sequence<kTileRows * 3>());
-  const int64_t more = (columns - 1) / kLanes;
-  const Tile tile =
-      more == 0 ? kNarrow[static_cast<size_t>(rows - 1)] : kWide[static_cast<size_t>(rows * 3 + more - 4)];
-  tile(input, columns, output);
+  static constexpr auto kNarrow = narrow_tiles<Tiles>(std::make_index_sequence<kNarrowRows>());
+  static constexpr auto kWide = wide_tiles<Tiles>(std::make_index_sequence<3 * kTileRows>());
+  const auto row = static_cast<size_t>(rows - 1), more = static_cast<size_t>((columns - 1) / kLanes);
+  (more == 0 ? kNarrow[row] : kWide[row * 3 + more - 1])(input, columns, output);
 }
 
 }  // namespace nibble::ops::cpu::avx512
