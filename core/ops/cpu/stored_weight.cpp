@@ -31,7 +31,7 @@ void fetch_next(const StoredWeight& w, int64_t row, int64_t rows, int64_t col_be
 
 FetchAhead::FetchAhead(const StoredWeight& w, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                        int64_t turns) {
-  constexpr int64_t kMostOfTurn = 20;  // a turn is a tile, in whose time so many come
+  constexpr int64_t kMostOfTurn = 20;  // they come while a tile is multiplied
   const int64_t bytes = (col_end - col_begin) * w.bits / 8;
   if (bytes <= 0) return;
   lines_of_row_ = (bytes - 1) / kLine + 2;  // it seldom begins with a line

@@ -170,6 +170,16 @@ NIBBLE_AVX512 void store(const float* sums, int64_t rows, int64_t columns, const
   }
 }
 
+/// The begin of a tile.
+template <int64_t R, int64_t V>
+NIBBLE_AVX512 __attribute__((always_inline)) inline void zero(__m512 (&sums)[R][V]) {
+#pragma GCC unroll 12
+  for (int64_t r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
+  }
+}
+
 /// The end of a tile: its sums go on to the next part of the depth or, straight from the registers, to the result.
 template <bool kInstruction, int64_t R, int64_t V>
 NIBBLE_AVX512 __attribute__((always_inline)) inline void finish(__m512 (&sums)[R][V], int64_t columns,

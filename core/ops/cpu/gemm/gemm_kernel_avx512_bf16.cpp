@@ -14,11 +14,7 @@ struct Bf16Tiles {
   template <int64_t R, int64_t V>
   NIBBLE_AVX512_BF16 static void tile(const TileInput& input, int64_t columns, const TileOutput& output) {
     __m512 sums[R][V];
-#pragma GCC unroll 12
-    for (int64_t r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int64_t v = 0; v < V; ++v) sums[r][v] = _mm512_setzero_ps();
-    }
+    avx512::zero(sums);
     for (const TileInput* part = &input; part != nullptr; part = part->epilogue) {
       const std::byte *a = part->a, *b = part->b;
       const int64_t a_row_bytes = part->a_row_bytes, a_step_bytes = part->a_step_bytes;
@@ -107,10 +103,7 @@ template <int64_t M>
 NIBBLE_AVX512_BF16 void dots_of(int64_t columns, int64_t depth, const bf16* x, int64_t x_stride, const bf16* w,
                                 int64_t w_stride, float* sums) {
   __m512 parts[M][kDotRows];
-#pragma GCC unroll 4
-  for (int64_t m = 0; m < M; ++m) {
-    for (int64_t n = 0; n < kDotRows; ++n) parts[m][n] = _mm512_setzero_ps();
-  }
+  avx512::zero(parts);
   const bf16* rows[kDotRows];
   for (int64_t n = 0; n < kDotRows; ++n) rows[n] = w + std::min(n, columns - 1) * w_stride;
   // Weights read in place come from memory: far enough ahead that its latency does not show, and not among the rows at
