@@ -7,6 +7,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <limits>
 
 #ifdef BENCHMARK_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.hpp>
@@ -130,16 +131,24 @@ void onednn(benchmark::State& state) {
 }
 #endif
 
-template <Form form>
+/// In pieces of at most kPiece rows and columns, as a product is cut whose bits are not to depend on the threads.
+template <Form form, int64_t kPiece = std::numeric_limits<blasint>::max()>
 void openblas(benchmark::State& state) {
   Operands x(state, form, DType::f32);
-  const auto rows = static_cast<blasint>(x.sizes.rows), columns = static_cast<blasint>(x.sizes.columns),
-             depth = static_cast<blasint>(x.sizes.depth);
+  const int64_t rows = x.sizes.rows, columns = x.sizes.columns, depth = x.sizes.depth;
+  const int64_t lda = form == Form::tn ? rows : depth, ldb = form == Form::nt ? depth : columns;
+  const auto whole = [](int64_t size) { return static_cast<blasint>(size); };
+  const auto piece = [](int64_t size) { return static_cast<blasint>(std::min(kPiece, size)); };
   measure(state, x.flops(), DType::f32, [&] {
-    cblas_sgemm(CblasRowMajor, form == Form::tn ? CblasTrans : CblasNoTrans,
-                form == Form::nt ? CblasTrans : CblasNoTrans, rows, columns, depth, 1, x.a.data<float>(),
-                form == Form::tn ? rows : depth, x.b.data<float>(), form == Form::nt ? depth : columns, 0,
-                x.c.data<float>(), columns);
+    for (int64_t n = 0; n < columns; n += kPiece) {
+      for (int64_t m = 0; m < rows; m += kPiece) {
+        cblas_sgemm(CblasRowMajor, form == Form::tn ? CblasTrans : CblasNoTrans,
+                    form == Form::nt ? CblasTrans : CblasNoTrans, piece(rows - m), piece(columns - n), whole(depth), 1,
+                    x.a.data<float>() + m * (form == Form::tn ? 1 : depth), whole(lda),
+                    x.b.data<float>() + n * (form == Form::nt ? depth : 1), whole(ldb), 0,
+                    x.c.data<float>() + m * columns + n, whole(columns));
+      }
+    }
   });
 }
 
@@ -192,6 +201,8 @@ NIBBLE_GEMM_BENCHMARK(onednn<Form::tn, DType::f32, false>);
 NIBBLE_GEMM_BENCHMARK(openblas<Form::nt>);
 NIBBLE_GEMM_BENCHMARK(openblas<Form::nn>);
 NIBBLE_GEMM_BENCHMARK(openblas<Form::tn>);
+NIBBLE_GEMM_BENCHMARK(openblas<Form::tn, 1024>);
+NIBBLE_GEMM_BENCHMARK(openblas<Form::tn, 512>);
 
 }  // namespace
 }  // namespace nibble

@@ -30,6 +30,9 @@ ROWS = [
     "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=512 dtype=f32 int8=1 steps=1",
     "shape=tinyllama-1.1b mode=qlora tokens=2048 dtype=f32 int8=1 steps=1",
+    # In 8 bits beside the peer as its pages set it up.
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 int8=1 prepared=1 steps=1",
+    "shape=tinyllama-1.1b mode=qlora tokens=2048 int8=1 prepared=1 autocast=0 steps=1",
 ]
 LABELS = {"int8=1": "int8", "prepared=1": "prepared", "checkpointing=1": "checkpointing", "autocast=0": "without autocast"}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
