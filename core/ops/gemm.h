@@ -17,7 +17,8 @@ struct LowRankEpilogue {
 };
 
 // Products compute in the dtype of their first argument (f32, or bf16 with f32 accumulation); the other operand is
-// rounded to it first. Results are f32 or bf16, rounded once. accumulate: add to the result instead of replacing it.
+// rounded to it first. Results are f32 or bf16, rounded once (f32 ones of matmul_tn: once
+// for every part of the depth). accumulate: add to the result instead of replacing it.
 // On CPUs without bf16 instructions bf16 operands are widened and multiplied in f32. The result must not overlap the
 // operands. Sizes may be 0.
 

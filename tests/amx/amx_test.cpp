@@ -72,11 +72,20 @@ TEST_F(Amx, EverySumHasTheOrderOfTheInstruction) {
             for (int64_t n = 0; n < k.columns; ++n) {
               const bf16* row = a.data<const bf16>() + (a_transposed ? m : m * k.depth);
               const bf16* column = b.data<const bf16>() + (w_transposed ? n * k.depth : n);
-              float sum = added(0, row, a_transposed ? k.rows : 1, column, w_transposed ? 1 : k.columns, k.depth);
+              float sum = 0;
+              // Where A is packed, sums of parts of the depth are added to the result one after another.
+              const int64_t part = a_transposed ? cpu::packed_left_depth(cpu::kGemmAmx) : k.depth;
+              if (a_transposed && accumulate) sum = before.data<const float>()[m * k.columns + n];
+              for (int64_t d = 0; d < k.depth; d += part) {
+                const int64_t row_step = a_transposed ? k.rows : 1, column_step = w_transposed ? 1 : k.columns;
+                const float of_part = added(0, row + d * row_step, row_step, column + d * column_step, column_step,
+                                            std::min(part, k.depth - d));
+                sum = d == 0 && !(a_transposed && accumulate) ? of_part : sum + of_part;
+              }
               if (fused) {
                 sum = added(sum, left.data<const bf16>() + m * rank, 1, right.data<const bf16>() + n, k.columns, rank);
               }
-              if (accumulate) sum += before.data<const float>()[m * k.columns + n];
+              if (accumulate && !a_transposed) sum += before.data<const float>()[m * k.columns + n];
               ASSERT_EQ(c.data<const float>()[m * k.columns + n], sum)
                   << to_string({k.rows, k.columns, k.depth}) << " rank " << rank << " element " << m << ", " << n;
             }

@@ -8,7 +8,7 @@
 
 namespace nibble::ops::cpu {
 
-/// Rows of A that are multiplied by a panel at once: a multiple of every kernel's rows.
+/// Rows of A, where it is not packed, that are multiplied by a panel at once: a multiple of every kernel's rows.
 constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
@@ -33,7 +33,7 @@ struct TileInput {
 /// Where the sums of a tile go.
 struct TileOutput {
   bool first, last;  ///< whether this is the first, the last part of the depth
-  float* sums;       ///< f32 sums between parts: read unless first, written unless last
+  float* sums;  ///< f32 sums between parts: read unless first; a kernel may write them where they are the last, too
   int64_t sums_stride;
   std::byte* c;  ///< the result, f32 or bf16, written when last: c (+)= alpha * sums, rounded once
   int64_t c_stride;
@@ -44,7 +44,7 @@ struct TileOutput {
 
 /// What the cutting of a product into jobs depends on; see GemmKernel.
 struct TileShape {
-  int64_t rows, width, depth_block, panel_columns, packed_panels = 1;
+  int64_t rows, width, depth_block, panel_columns;
 };
 
 /// Micro kernel over packed operands.
@@ -67,11 +67,11 @@ struct GemmKernel {
   /// Rows of a tile whose columns fit one register, a multiple of `rows` and a divisor of kLeftGroup; 0: `rows`. Only
   /// where the left operand is read in place.
   int64_t narrow_rows = 0;
-  /// Where A has to be packed: rows that are packed at once, a multiple of `rows` (many, where rows of the matrix in
-  /// memory are pages apart), and panels of half the depth that they are multiplied by.
-  int64_t packed_rows = kLeftGroup, packed_panels = 1;
+  /// Where A has to be packed: rows that are packed at once, a multiple of kLeftGroup (many, where rows of the matrix
+  /// in memory are pages apart).
+  int64_t packed_rows = kLeftGroup;
 
-  TileShape shape() const { return {rows, width, depth_block, panel_columns, packed_panels}; }
+  TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
 
   /// One tile, c [rows, columns]; rows in 1..rows (or narrow_rows), columns in 1..width. Sums between parts of the
   /// depth are kept for columns rounded up to lanes.
@@ -94,7 +94,8 @@ struct GemmKernel {
 
   /// Packs `depth` rows of `columns` <= packed_rows elements of a row-major matrix as tiles of the left operand of the
   /// transposed product: column m becomes row m % rows of tile m / rows, tiles are tile_bytes apart, rows
-  /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end.
+  /// (left_by_rows) a tile's bytes / rows. Null: pack plainly. May write up to 64 bytes past a tile's end, and all
+  /// tiles of the last kLeftGroup rows.
   void (*pack_left_transposed)(const std::byte* from, int64_t stride, int64_t columns, int64_t depth, std::byte* tiles,
                                int64_t tile_bytes) = nullptr;
 
@@ -136,8 +137,7 @@ class KernelUse {
   void (*release_)();
 };
 
-/// Depths whose sums are kept in registers where A has to be packed: half a panel, which is twice as wide then, because
-/// A is packed once per panel.
+/// Depths whose sums are kept in registers where A has to be packed: half a panel's, which is twice as wide then.
 inline int64_t packed_left_depth(const GemmKernel& kernel) { return kernel.depth_block / 2; }
 
 /// The kernel for inputs of dtype `input` (f32 or bf16) at instruction set level `level`. Its compute type is `input`,

@@ -166,6 +166,7 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
         }
       }
       const float* const until = b + std::min(at_once, end - b);
+#pragma GCC unroll 4
       for (; b != until; a += step_bytes, b += kWidth) {
         __m256 right[V];
         for (int64_t v = 0; v < V; ++v) right[v] = _mm256_load_ps(b + v * kLanes);
@@ -273,8 +274,7 @@ const GemmKernel kGemmAvx2 = {
     .depth_block = 768,  // a panel of 768 x 80 f32 has 240 of 256 KB of the second level; few tiles begin and end
     .panel_columns = 80,
     .least_rows = 4,     // of two registers: 4 cycles, two a cycle
-    .packed_rows = 144,  // of half the depth: 221 KB
-    .packed_panels = 2,
+    .packed_rows = 144,  // 9 lines of a row of the matrix
     .multiply = multiply,
     .pack_transposed = pack_transposed<float>,
     .pack_rows = pack_rows<float>,

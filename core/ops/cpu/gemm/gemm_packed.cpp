@@ -15,10 +15,6 @@ bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
   return !p.a_transposed && p.a.dtype() == kernel.compute && p.a.dim(1) % kernel.depth_step == 0;
 }
 
-const GemmKernel& kernel_of(const PackedProduct& p, Isa level) {
-  return gemm_kernel(level, p.widened ? DType::f32 : p.a.dtype());
-}
-
 /// Whether rows of A become f32 in a buffer, a group at a time.
 bool widens_left(const PackedProduct& p) { return p.widened && !p.a_transposed && p.a.dtype() == DType::bf16; }
 
@@ -44,16 +40,13 @@ class Tiles {
   };
 
   /// of: rows of a full tile
-  Tiles(const GemmKernel& kernel, int64_t of, int64_t count, const LeftTile& left, int64_t tile_bytes) {
-    // Where rows lie one after another, two tiles share what a full one would leave too few rows of.
-    const bool by_rows = tile_bytes == kernel.rows * left.row_bytes;
-    const std::byte* from = left.data;
+  Tiles(const GemmKernel& kernel, int64_t of, int64_t count, const LeftTile& left) {
+    // Two tiles share what a full one would leave too few rows of.
     for (int64_t row = 0, rows; row < count; row += rows) {
       const int64_t behind = count - row - of;
       rows = std::min(of, count - row);
-      if (by_rows && behind > 0 && behind < kernel.least_rows) rows = (count - row + 1) / 2;
-      tiles_[static_cast<size_t>(count_++)] = {row, rows, from};
-      from += by_rows ? rows * left.row_bytes : tile_bytes;
+      if (behind > 0 && behind < kernel.least_rows) rows = (count - row + 1) / 2;
+      tiles_[static_cast<size_t>(count_++)] = {row, rows, left.data + row * left.row_bytes};
     }
   }
 
@@ -64,39 +57,6 @@ class Tiles {
   std::array<Tile, kLeftGroup> tiles_;
   int64_t count_ = 0;
 };
-
-template <typename From, typename To>
-void pack_left(const PackedProduct& product, Range m, Range k, const GemmKernel& kernel, const LeftTile& tile,
-               int64_t tile_bytes, std::byte* tiles) {
-  constexpr auto kSize = static_cast<int64_t>(sizeof(To));
-  const int64_t tile_rows = kernel.rows, step = kernel.depth_step;
-  const int64_t row_size = tile.row_bytes / kSize, step_size = tile.step_bytes / kSize;
-  const From* a = product.a.data<const From>();
-  const int64_t width = product.a.dim(1);
-  const int64_t row_stride = product.a_transposed ? 1 : width, depth_stride = product.a_transposed ? width : 1;
-  const int64_t steps = divide_up(k.size(), step);
-  for (int64_t m0 = m.begin; m0 < m.end; m0 += tile_rows, tiles += tile_bytes) {
-    auto* out = reinterpret_cast<To*>(tiles);
-    const int64_t rows = std::min(tile_rows, m.end - m0);
-    const From* from = a + m0 * row_stride + k.begin * depth_stride;
-    for (int64_t s = 0; s < steps; ++s) {
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < step; ++i) {
-          const int64_t depth = s * step + i;
-          To value = To(0.0f);
-          if (depth < k.size()) {
-            if constexpr (std::is_same_v<From, To>) {
-              value = from[r * row_stride + depth * depth_stride];
-            } else {
-              value = To(static_cast<float>(from[r * row_stride + depth * depth_stride]));
-            }
-          }
-          out[s * step_size + r * row_size + i] = value;
-        }
-      }
-    }
-  }
-}
 
 /// One job: rows m and columns n of C. next: columns of a later one, see GemmPlan::columns_after.
 class Job {
@@ -113,7 +73,6 @@ class Job {
         next_(next),
         workspace_(gemm_workspace(kernel_)),
         packer_(product.p, product.w, kernel, workspace_.panel, workspace_.fill),
-        group_rows_(plan.left_in_place ? kLeftGroup : kernel.packed_rows),
         left_bytes_(widens_left(p_) ? kLeftGroup * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
         epilogue_packer_((epilogue ? *epilogue : product).p, (epilogue ? *epilogue : product).w, kernel,
                          workspace_.left + left_bytes_, workspace_.fill) {
@@ -121,7 +80,7 @@ class Job {
     if (epilogue_ != nullptr) epilogue_strip_ = epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
-    NIBBLE_CHECK((keeps_sums_ ? m.size() : group_rows_) * sums_stride_ <= workspace_.sums_size, "sums of a job");
+    NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
   }
 
   void run() {
@@ -130,8 +89,8 @@ class Job {
       packer_.pack(k, n_);
       fetch_panel_after(k);
       if (epilogue_ != nullptr && k.end == plan_.depth) epilogue_packer_.pack({0, epilogue_->a.dim(1)}, n_);
-      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += group_rows_) {
-        const Range group{m0, std::min(m_.end, m0 + group_rows_)};
+      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
+        const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
         multiply_group(k, group, sums);
       }
@@ -149,26 +108,14 @@ class Job {
     const int64_t steps = divide_up(k.size(), kernel_.depth_step);
     const int64_t size = static_cast<int64_t>(dtype_size(kernel_.compute));
     LeftTile left;
-    int64_t tile_bytes;
     if (left_bytes_ > 0) {
       widen_rows(p_.a, group, k, workspace_.left);
       left = {workspace_.left, k.size() * size, size};
-      tile_bytes = kernel_.rows * left.row_bytes;
       if (k.end == plan_.depth && epilogue_ != nullptr) {
         widen_rows(epilogue_->a, group, {0, epilogue_->a.dim(1)}, epilogue_left());
       }
-    } else if (plan_.left_in_place) {
-      left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
-      tile_bytes = kernel_.rows * left.row_bytes;
     } else {
-      const int64_t one = kernel_.depth_step * size;
-      left = {workspace_.left, one, kernel_.rows * one};
-      tile_bytes = round_up(steps * left.step_bytes, 64) + 64;
-      if (kernel_.left_by_rows) {
-        left = {workspace_.left, round_up(steps * one, 64) + 64, one};
-        tile_bytes = kernel_.rows * left.row_bytes;
-      }
-      pack(group, k, left, tile_bytes);
+      left = {p_.a.raw() + (group.begin * plan_.depth + k.begin) * size, plan_.depth * size, kernel_.depth_step * size};
     }
     std::byte* c = p_.c.mutable_raw();
     const auto c_size = static_cast<int64_t>(dtype_size(p_.c.dtype()));
@@ -180,8 +127,8 @@ class Job {
                          .dtype = p_.c.dtype(),
                          .alpha = p_.alpha,
                          .accumulate = p_.accumulate};
-    const bool narrow = plan_.left_in_place && kernel_.narrow_rows > 0 && n_.size() <= kernel_.lanes;
-    const Tiles tiles(kernel_, narrow ? kernel_.narrow_rows : kernel_.rows, group.size(), left, tile_bytes);
+    const bool narrow = kernel_.narrow_rows > 0 && n_.size() <= kernel_.lanes;
+    const Tiles tiles(kernel_, narrow ? kernel_.narrow_rows : kernel_.rows, group.size(), left);
     const int64_t strip = packer_.strip_bytes(k.size());
     TileInput low = {};
     if (epilogue_ != nullptr) low = epilogue_input(group.begin);
@@ -190,28 +137,24 @@ class Job {
                        .a_step_bytes = left.step_bytes,
                        .steps = steps,
                        .epilogue = last && epilogue_ != nullptr ? &low : nullptr};
-    const bool in_place = plan_.left_in_place && left_bytes_ == 0;
-    for (int64_t n0 = 0; n0 < n_.size(); n0 += plan_.panel_columns) {
-      const int64_t end = std::min(n_.size(), n0 + plan_.panel_columns);
-      const int64_t asked = k.size() * size / divide_up(end - n0, kernel_.width);  // of a row that follows, per strip
-      for (const Tiles::Tile& tile : tiles) {
-        const bool more = in_place && group.begin + tile.row + 2 * tile.rows <= m_.end;
-        output.sums = sums + tile.row * sums_stride_ + n0;
-        output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin + n0) * c_size;
-        input.a = tile.left;
-        input.b = workspace_.panel + n0 / kernel_.width * strip;
-        low.a = low_left + tile.row * low.a_row_bytes;
-        low.b = low_right + n0 / kernel_.width * epilogue_strip_;
-        input.next_rows = more ? tile.left + tile.rows * left.row_bytes : nullptr;
-        for (int64_t n = n0; n < end; n += kernel_.width) {
-          ahead_.next();
-          kernel_.multiply(tile.rows, std::min(kernel_.width, end - n), input, output);
-          output.sums += kernel_.width;
-          output.c += kernel_.width * c_size;
-          input.b += strip;
-          if (more) input.next_rows += asked;
-          low.b += epilogue_strip_;
-        }
+    const int64_t asked = k.size() * size / divide_up(n_.size(), kernel_.width);  // of a row that follows, per strip
+    for (const Tiles::Tile& tile : tiles) {
+      const bool more = left_bytes_ == 0 && group.begin + tile.row + 2 * tile.rows <= m_.end;
+      output.sums = sums + tile.row * sums_stride_;
+      output.c = c + ((group.begin + tile.row) * plan_.columns + n_.begin) * c_size;
+      input.a = tile.left;
+      input.b = workspace_.panel;
+      low.a = low_left + tile.row * low.a_row_bytes;
+      low.b = low_right;
+      input.next_rows = more ? tile.left + tile.rows * left.row_bytes : nullptr;
+      for (int64_t n = 0; n < n_.size(); n += kernel_.width) {
+        ahead_.next();
+        kernel_.multiply(tile.rows, std::min(kernel_.width, n_.size() - n), input, output);
+        output.sums += kernel_.width;
+        output.c += kernel_.width * c_size;
+        input.b += strip;
+        if (more) input.next_rows += asked;
+        low.b += epilogue_strip_;
       }
     }
   }
@@ -237,32 +180,6 @@ class Job {
     }
   }
 
-  void pack(Range m, Range k, const LeftTile& tile, int64_t tile_bytes) {
-    const DType input = p_.a.dtype();
-    if (p_.a_transposed && (p_.widened || input == kernel_.compute) && kernel_.pack_left_transposed != nullptr) {
-      const int64_t width = p_.a.dim(1), first = k.begin * width + m.begin;
-      const std::byte* from = p_.a.raw() + first * static_cast<int64_t>(dtype_size(input));
-      if (input == kernel_.compute) {
-        return kernel_.pack_left_transposed(from, width, m.size(), k.size(), workspace_.left, tile_bytes);
-      }
-      // In the buffer of fills, as many rows as it holds: the panel is packed.
-      auto* wide = reinterpret_cast<float*>(workspace_.fill);
-      const int64_t most = kGemmFillBytes / (m.size() * static_cast<int64_t>(sizeof(float)));
-      for (int64_t i = 0; i < k.size(); ++i) {
-        const int64_t row = i % most;
-        widen(reinterpret_cast<const bf16*>(from) + i * width, m.size(), wide + row * m.size(), level_);
-        if (row + 1 < most && i + 1 < k.size()) continue;
-        kernel_.pack_left_transposed(workspace_.fill, m.size(), m.size(), row + 1,
-                                     workspace_.left + (i - row) * tile.step_bytes, tile_bytes);
-      }
-      return;
-    }
-    const auto pack = kernel_.compute == DType::bf16 ? pack_left<bf16, bf16>
-                      : input == DType::bf16         ? pack_left<bf16, float>
-                                                     : pack_left<float, float>;
-    pack(p_, m, k, kernel_, tile, tile_bytes, workspace_.left);
-  }
-
   const PackedProduct& p_;
   const PackedProduct* epilogue_;
   const GemmPlan& plan_;
@@ -271,7 +188,7 @@ class Job {
   Range m_, n_, next_;
   GemmWorkspace workspace_;
   PanelPacker packer_;
-  int64_t group_rows_, left_bytes_;  // rows multiplied at once; of widened ones
+  int64_t left_bytes_;  // of widened rows
   PanelPacker epilogue_packer_;
   int64_t sums_stride_, epilogue_strip_ = 0;
   bool keeps_sums_;
@@ -317,8 +234,11 @@ bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilog
 void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* epilogue) {
   const GemmKernel& kernel = kernel_of(product, level);
   const int64_t depth = product.a.dim(product.a_transposed ? 0 : 1);
-  const GemmPlan plan(kernel.shape(), product.c.dim(0), product.c.dim(1), depth,
-                      reads_left_in_place(product, kernel) || widens_left(product));
+  if (!reads_left_in_place(product, kernel) && !widens_left(product)) {
+    NIBBLE_CHECK(epilogue == nullptr, "the left side is in place");
+    return gemm_both_packed(product, level);
+  }
+  const GemmPlan plan(kernel.shape(), product.c.dim(0), product.c.dim(1), depth);
   const Operands operands(product, level);
   std::optional<Operands> narrow;
   if (epilogue != nullptr) narrow.emplace(*epilogue, level);

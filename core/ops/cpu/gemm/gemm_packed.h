@@ -20,7 +20,7 @@ struct PackedProduct {
   bool widened = false;  ///< bf16 in the arithmetic of f32, chosen or the only one that the CPU has
 };
 
-/// For GemmKernel::store: sums of the whole depth, sums_stride apart, become c from (row, column) on.
+/// For GemmKernel: sums of the whole depth, sums_stride apart, become c from (row, column) on.
 inline TileOutput result_from(const PackedProduct& p, int64_t row, int64_t column, int64_t sums_stride) {
   const int64_t columns = p.c.dim(1), size = static_cast<int64_t>(dtype_size(p.c.dtype()));
   return {.first = true,
@@ -38,6 +38,15 @@ inline TileOutput result_from(const PackedProduct& p, int64_t row, int64_t colum
 /// that depends on K only: neither on the number of threads nor on M or N. `epilogue`, a product into the same c, is
 /// added to the sums of every tile; see gemm_packed_fuses.
 void gemm_packed(const PackedProduct& product, Isa level, const PackedProduct* epilogue = nullptr);
+
+/// The kernel of gemm_packed.
+inline const GemmKernel& kernel_of(const PackedProduct& p, Isa level) {
+  return gemm_kernel(level, p.widened ? DType::f32 : p.a.dtype());
+}
+
+/// gemm_packed where A has to be packed, as in the gradients of weights. Sums of parts of the depth are added to an f32
+/// c one after another, each rounded; those of another c are added before.
+void gemm_both_packed(const PackedProduct& product, Isa level);
 
 /// Whether gemm_packed computes `epilogue` fused into `product` at `level`: both left sides are read in place, and the
 /// right side of `epilogue` is shallow enough for the buffer that left sides do not need then.

@@ -17,7 +17,7 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
-// Where A is read in place: a job for every thread, of more than these so many, before the last chunks are cut.
+// A job for every thread, of more than these so many, before the last chunks are cut.
 constexpr int64_t kMinJobs = 16;
 // Turns of the threads that are tried.
 constexpr int64_t kMostTurns = 8;
@@ -35,41 +35,24 @@ struct Range {
 /// columns by shorter ones, so that the threads end together without W being packed often.
 struct GemmPlan {
   TileShape shape;
-  int64_t rows, columns, depth;        // M, N, K
-  int64_t chunk_rows, chunk_columns;   // of one job
-  int64_t depth_block, panel_columns;  // of one panel
-  bool left_in_place;
+  int64_t rows, columns, depth;            // M, N, K
+  int64_t chunk_rows, chunk_columns;       // of one job
+  int64_t depth_block, panel_columns;      // of one panel
   int64_t last_chunks = 0, last_rows = 1;  // chunks of columns that are cut into jobs of last_rows instead
 
-  /// rows, columns, depth: M, N, K. left_in_place: whether the left operand needs no packing.
-  GemmPlan(const TileShape& tile, int64_t m, int64_t n, int64_t k, bool reads_left)
-      : shape(tile), rows(m), columns(n), depth(k), left_in_place(reads_left) {
-    depth_block = shape.depth_block;
-    panel_columns = chunk_columns = shape.panel_columns;
-    if (!left_in_place) {
-      depth_block /= 2;
-      panel_columns *= 2;
-      chunk_columns = panel_columns * shape.packed_panels;
-    }
-    chunk_columns = even_columns(chunk_columns);
-    chunk_rows = most_rows(chunk_columns);
-    if (left_in_place) {
-      cut_columns(threads());
-    } else {
-      cut_evenly(threads());
-    }
+  /// rows, columns, depth: M, N, K
+  GemmPlan(const TileShape& tile, int64_t m, int64_t n, int64_t k)
+      : shape(tile), rows(m), columns(n), depth(k), depth_block(tile.depth_block), panel_columns(tile.panel_columns) {
+    chunk_columns = even_columns(panel_columns);
+    const int64_t chunks = divide_up(rows, kMaxJobSums / chunk_columns + shape.rows);
+    chunk_rows = round_up(divide_up(rows, chunks), shape.rows);
+    cut_columns(threads());
   }
 
   // As few chunks as `most` columns allow, of nearly the same size.
   int64_t even_columns(int64_t most) const {
     return round_up(divide_up(columns, divide_up(columns, most)), shape.width);
   }
-  // As few chunks of rows as the sums of a job allow, of nearly the same size.
-  int64_t most_rows(int64_t of_columns) const {
-    const int64_t chunks = divide_up(rows, kMaxJobSums / of_columns + shape.rows);
-    return round_up(divide_up(rows, chunks), shape.rows);
-  }
-  // Where A is read in place.
   void cut_columns(int64_t threads) {
     const int64_t least = std::min(kMinJobs, threads);
     while (jobs() < least && work() > kMinJobMultiplications && chunk_columns > shape.width) {
@@ -94,31 +77,6 @@ struct GemmPlan {
       soonest = time;
       last_rows = of_job;
     }
-  }
-
-  // Where both operands are packed: chunks of one size that end soonest; the fewer the turns of a thread, the later by
-  // what may hold one of them up. Many large chunks are left as they are.
-  void cut_evenly(int64_t threads) {
-    int64_t soonest = std::numeric_limits<int64_t>::max();
-    for (int64_t n = chunk_columns; n > 0; n = smaller(columns, n, shape.width)) {
-      for (int64_t m = most_rows(n); m > 0; m = smaller(rows, m, shape.rows)) {
-        const int64_t turns = divide_up(divide_up(columns, n) * divide_up(rows, m), threads);
-        const bool small = std::min(m, rows) * std::min(n, columns) * depth < kMinJobMultiplications;
-        if (soonest < std::numeric_limits<int64_t>::max() && (turns > kMostTurns || small)) break;
-        int64_t time = turns * ((m + kPackedRows) * (n + kPackedRows) * depth + kJobMultiplications);
-        time += time / (kMostTurns * turns);
-        if (time >= soonest) continue;
-        soonest = time;
-        chunk_rows = m;
-        chunk_columns = n;
-      }
-    }
-  }
-  // The next smaller chunk of `count`, a multiple of `step`, of which there are more; 0: none.
-  static int64_t smaller(int64_t count, int64_t chunk, int64_t step) {
-    const int64_t chunks = divide_up(count, chunk);
-    while (chunk > 0 && divide_up(count, chunk) == chunks) chunk -= step;
-    return chunk > 0 ? round_up(divide_up(count, divide_up(count, chunk)), step) : 0;
   }
 
   int64_t column_chunks() const { return divide_up(columns, chunk_columns); }

@@ -29,20 +29,20 @@ std::byte* thread_block() {
 }  // namespace
 
 GemmWorkspace gemm_workspace(const GemmKernel& kernel) {
-  // The largest panels of the kernels; packed rows of half a panel's depth, or an epilogue's right side; a fill.
-  constexpr size_t kPanel = size_t{512} << 10, kLeft = size_t{256} << 10, kFill = size_t{kGemmFillBytes};
-  const size_t size = static_cast<size_t>(kernel.depth_block) * dtype_size(kernel.compute);
-  NIBBLE_CHECK(static_cast<size_t>(kernel.panel_columns * kernel.packed_panels) * size <= kPanel,
-               "panels of the kernel");
-  NIBBLE_CHECK(static_cast<size_t>(kernel.packed_rows) * (size / 2 + 64) <= kLeft, "packed rows of the kernel");
-  std::byte* block = thread_block();
+  // The largest panels of the kernels, of those in 8 bits too; packed rows, or an epilogue's right side.
+  constexpr int64_t kPanel = int64_t{512} << 10, kLeft = int64_t{256} << 10;
+  const int64_t panel = kernel.depth_block * kernel.panel_columns * static_cast<int64_t>(dtype_size(kernel.compute));
+  NIBBLE_CHECK(panel <= kPanel, "panels of the kernel");
+  std::byte *const block = thread_block(), *const end = block + kGemmWorkspaceBytes;
   GemmWorkspace result;
-  result.panel = block;
-  result.left = block + kPanel;
+  result.fill = block;
+  result.panel = block + kGemmFillBytes;
+  result.left = result.panel + kPanel;
   result.left_size = kLeft;
-  result.fill = result.left + kLeft;
-  result.sums = reinterpret_cast<float*>(result.fill + kFill);
-  result.sums_size = static_cast<int64_t>((kGemmWorkspaceBytes - kPanel - kLeft - kFill) / sizeof(float));
+  result.sums = reinterpret_cast<float*>(result.left + kLeft);
+  result.sums_size = (end - (result.left + kLeft)) / static_cast<int64_t>(sizeof(float));
+  result.long_left = result.panel + panel;
+  result.long_left_size = end - result.long_left;
   return result;
 }
 

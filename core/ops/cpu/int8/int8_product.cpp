@@ -149,7 +149,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
     if (fused) low_panels.emplace(*right, level);
     const Int8Product of{
         x, panels, *kernel, floats, c, accumulate, fused ? &*low : nullptr, fused ? &*low_panels : nullptr};
-    const GemmPlan plan(kernel->shape(), c.dim(0), c.dim(1), x.depth, true);
+    const GemmPlan plan(kernel->shape(), c.dim(0), c.dim(1), x.depth);
     parallel_for(plan.jobs(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t job = begin; job < end; ++job) {
         const auto [m, n] = plan.piece(job);

@@ -35,9 +35,9 @@ Tensor random_weight(MemoryPool& pool, Shape shape, DType dtype) {
 struct Int8Case {
   int64_t rows, columns, depth;  // of the product
 };
-constexpr Int8Case kCases[] = {{1, 1, 1},      {1, 70, 33},    {5, 64, 64},   {33, 130, 192},
-                               {7, 128, 128},  {49, 192, 300}, {6, 96, 320},  {100, 64, 129},
-                               {33, 256, 576}, {3, 64, 4224},  {13, 65, 127}, {50, 64, 1152}};
+constexpr Int8Case kCases[] = {{1, 1, 1},      {1, 70, 33},    {5, 64, 64},    {33, 130, 192}, {7, 128, 128},
+                               {49, 192, 300}, {6, 96, 320},   {100, 64, 129}, {33, 256, 576}, {3, 64, 4224},
+                               {13, 65, 127},  {50, 64, 1152}, {5, 128, 4096}};
 
 std::string describe(const Int8Case& k, bool transposed) {
   return std::string(transposed ? "nt " : "nn ") + to_string({k.rows, k.columns, k.depth});

@@ -48,11 +48,22 @@ struct Operands {
   hwy::AlignedFreeUniquePtr<std::byte[]> strips;
 };
 
-/// sums [rows, kPiece]: narrow^T wide for `columns` columns of `wide` from `column` on.
-void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int64_t columns, Sums& sums) {
+/// sums [rows, kPiece] (+)= alpha * narrow^T wide for `columns` columns of `wide` from `column` on, part by part of the
+/// depth.
+void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int64_t columns, bool accumulate,
+              float alpha, Sums& sums) {
   const int64_t width = of.wide.dim(1), block = packed_left_depth(kernel);
+  TileOutput output = {.first = true,
+                       .last = true,
+                       .sums = nullptr,
+                       .sums_stride = kThinColumns,
+                       .c = nullptr,
+                       .c_stride = kPiece,
+                       .dtype = DType::f32,
+                       .alpha = alpha,
+                       .accumulate = accumulate};
   Sums parts;  // of one block: [half of the piece][rows][kThinColumns]
-  for (int64_t begin = 0; begin < of.depth; begin += block) {
+  for (int64_t begin = 0; begin < of.depth; begin += block, output.accumulate = true) {
     const int64_t end = std::min(of.depth, begin + block);
     std::fill_n(parts.begin(), of.rows * kPiece, 0.0f);
     for (int64_t k = begin; k < end; k += kernel.thin_depth) {
@@ -65,12 +76,9 @@ void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int6
         }
       }
     }
-    const float* part = parts.data();
-    for (int64_t n = 0; n < kPiece; n += kThinColumns) {
-      for (int64_t r = 0; r < of.rows; ++r, part += kThinColumns) {
-        float* sum = sums.data() + r * kPiece + n;
-        for (int64_t i = 0; i < kThinColumns; ++i) sum[i] = begin == 0 ? part[i] : sum[i] + part[i];
-      }
+    for (int64_t n = 0; n < columns; n += kThinColumns) {
+      output.c = reinterpret_cast<std::byte*>(sums.data() + n);
+      kernel.store(parts.data() + n * of.rows, of.rows, std::min(kThinColumns, columns - n), output);
     }
   }
 }
@@ -91,7 +99,7 @@ bool thin_fits(const PackedProduct& p, Isa level) {
   const GemmKernel& kernel = gemm_kernel(level, p.a.dtype());
   const auto [narrow, wide] = std::minmax({p.c.dim(0), p.c.dim(1)});
   return kernel.multiply_thin != nullptr && p.a_transposed && !p.w_transposed && !p.widened &&
-         p.a.dtype() == kernel.compute && p.w.encoding == WeightEncoding::dense &&
+         p.a.dtype() == kernel.compute && p.c.dtype() == DType::f32 && p.w.encoding == WeightEncoding::dense &&
          p.w.dense.dtype() == kernel.compute && narrow <= kNarrow && wide >= 4 * narrow;
 }
 
@@ -101,10 +109,25 @@ void gemm_thin(const PackedProduct& p, Isa level) {
   const int64_t columns = of.wide.dim(1), piece = columns < kFewPieces * threads() * kPiece ? kThinColumns : kPiece;
   parallel_for(columns, piece, [&](int64_t begin, int64_t end) {
     Sums sums, turned;
-    const TileOutput result = of.left_is_narrow ? result_from(p, 0, begin, kPiece) : result_from(p, begin, 0, kNarrow);
+    TileOutput result = of.left_is_narrow ? result_from(p, 0, begin, kPiece) : result_from(p, begin, 0, kNarrow);
     const auto [rows, width] = of.left_is_narrow ? std::pair(of.rows, end - begin) : std::pair(end - begin, of.rows);
-    fetch(result, rows, width);
-    multiply(of, kernel, begin, end - begin, sums);
+    // Each of several parts of the depth is added to what the result holds.
+    const bool several = of.depth > packed_left_depth(kernel);
+    if (several && p.accumulate) {
+      for (int64_t m = 0; m < rows; ++m) {
+        const float* c = reinterpret_cast<const float*>(result.c) + m * result.c_stride;
+        for (int64_t n = 0; n < width; ++n) {
+          sums[static_cast<size_t>(of.left_is_narrow ? m * kPiece + n : n * kPiece + m)] = c[n];
+        }
+      }
+    } else {
+      fetch(result, rows, width);
+    }
+    multiply(of, kernel, begin, end - begin, several && p.accumulate, several ? p.alpha : 1.0f, sums);
+    if (several) {
+      result.alpha = 1;
+      result.accumulate = false;
+    }
     if (of.left_is_narrow) return kernel.store(sums.data(), rows, width, result);
     for (int64_t r = 0; r < of.rows; ++r) {
       for (int64_t n = 0; n < end - begin; ++n) {
