@@ -18,6 +18,9 @@ bool reads_left_in_place(const PackedProduct& p, const GemmKernel& kernel) {
 /// Whether rows of A become f32 in a buffer, a group at a time.
 bool widens_left(const PackedProduct& p) { return p.widened && !p.a_transposed && p.a.dtype() == DType::bf16; }
 
+// Rows of A that are widened at once, a multiple of every kernel's: they stay in the nearest cache.
+constexpr int64_t kWidenedRows = 12;
+
 /// A product and what is prepared once of its weight.
 struct Operands {
   Operands(const PackedProduct& product, Isa level) : p(product), w(product.w, level) {}
@@ -73,14 +76,15 @@ class Job {
         next_(next),
         workspace_(gemm_workspace(kernel_)),
         packer_(product.p, product.w, kernel, workspace_.panel, workspace_.fill),
-        left_bytes_(widens_left(p_) ? kLeftGroup * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
+        group_rows_(widens_left(p_) ? kWidenedRows : kLeftGroup),
+        left_bytes_(widens_left(p_) ? kWidenedRows * plan.depth_block * static_cast<int64_t>(sizeof(float)) : 0),
         epilogue_packer_((epilogue ? *epilogue : product).p, (epilogue ? *epilogue : product).w, kernel,
                          workspace_.left + left_bytes_, workspace_.fill) {
     sums_stride_ = round_up(n.size(), kernel_.width);
     if (epilogue_ != nullptr) epilogue_strip_ = epilogue_packer_.strip_bytes(epilogue_->a.dim(1));
     // With one panel in depth no sums are kept between panels.
     keeps_sums_ = plan.depth > plan_.depth_block;
-    NIBBLE_CHECK((keeps_sums_ ? m.size() : kLeftGroup) * sums_stride_ <= workspace_.sums_size, "sums of a job");
+    NIBBLE_CHECK((keeps_sums_ ? m.size() : group_rows_) * sums_stride_ <= workspace_.sums_size, "sums of a job");
   }
 
   void run() {
@@ -89,8 +93,8 @@ class Job {
       packer_.pack(k, n_);
       fetch_panel_after(k);
       if (epilogue_ != nullptr && k.end == plan_.depth) epilogue_packer_.pack({0, epilogue_->a.dim(1)}, n_);
-      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += kLeftGroup) {
-        const Range group{m0, std::min(m_.end, m0 + kLeftGroup)};
+      for (int64_t m0 = m_.begin; m0 < m_.end; m0 += group_rows_) {
+        const Range group{m0, std::min(m_.end, m0 + group_rows_)};
         float* sums = workspace_.sums + (keeps_sums_ ? (m0 - m_.begin) * sums_stride_ : 0);
         multiply_group(k, group, sums);
       }
@@ -188,7 +192,7 @@ class Job {
   Range m_, n_, next_;
   GemmWorkspace workspace_;
   PanelPacker packer_;
-  int64_t left_bytes_;  // of widened rows
+  int64_t group_rows_, left_bytes_;  // rows multiplied at once; of widened ones
   PanelPacker epilogue_packer_;
   int64_t sums_stride_, epilogue_strip_ = 0;
   bool keeps_sums_;
@@ -222,8 +226,8 @@ bool gemm_packed_reads(const PackedProduct& epilogue, int64_t panel_columns, int
 bool gemm_packed_fuses(const PackedProduct& product, const PackedProduct& epilogue, Isa level) {
   const GemmKernel& kernel = kernel_of(product, level);
   if (widens_left(product)) {  // both left sides and the right one of the epilogue in the same buffer
-    const int64_t floats = kLeftGroup * kernel.depth_block +
-                           (kLeftGroup + round_up(kernel.panel_columns, kernel.width)) * epilogue.a.dim(1);
+    const int64_t floats = kWidenedRows * kernel.depth_block +
+                           (kWidenedRows + round_up(kernel.panel_columns, kernel.width)) * epilogue.a.dim(1);
     return widens_left(epilogue) && product.alpha == 1 && epilogue.alpha == 1 && epilogue.a.dim(1) > 0 &&
            floats * static_cast<int64_t>(sizeof(float)) <= gemm_workspace(kernel).left_size;
   }
