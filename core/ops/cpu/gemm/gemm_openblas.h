@@ -1,6 +1,6 @@
 #pragma once
 // f32 products of two plain matrices by OpenBLAS, behind the same seam as our own kernel. Ours is the default on CPUs
-// with AVX2: it alone promises the same bits for any number of threads and rows (docs/design.md), at the same speed
+// with AVX2: it alone promises the same bits for any number of threads and rows (docs/design.md), and is about as fast
 // (benchmarks/RESULTS.md). OpenBLAS is the default where only its kernels know the CPU.
 
 #include "nibble/core/ops/cpu/gemm/gemm_packed.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "nibble/core/ops/cpu/gemm/gemm_workspace.h"
 #include "nibble/core/ops/cpu/gemm/panel_packer.h"
