@@ -59,7 +59,7 @@ std::vector<AttentionSpan> branches(int64_t prompt, const std::vector<int64_t>& 
 
 std::vector<AttentionCase> attention_cases() {
   std::vector<AttentionCase> all;
-  for (int64_t head_size : {8, 20, 64, 80, 96, 128}) {
+  for (int64_t head_size : {6, 8, 20, 40, 64, 80, 96, 128, 192}) {
     all.push_back({"head size " + std::to_string(head_size), 75, 75, documents({75}), heads_of(2, 2, head_size)});
   }
   all.push_back({"grouped heads", 200, 200, documents({200}), heads_of(6, 2, 16)});

@@ -21,6 +21,8 @@ constexpr int64_t kColumnTiles = 8;     // of keys in a column, at most: what is
 constexpr int64_t kWideHead = 128;      // above it half as many
 constexpr int64_t kEnoughColumns = 12;  // for a few threads; with fewer, columns are made narrower
 constexpr int64_t kPartSums = int64_t{1} << 20;  // floats a thread, at most, for columns that are split
+// Half of kEnoughColumns, each the cheaper for being wide, do for fewer threads; so many of them can split the columns.
+constexpr int64_t kSplittingThreads = kEnoughColumns / 4 + 1;
 
 /// The f32 sums of dq for each block of queries and head, as ColumnWork holds them: several columns of keys add to one
 /// block, and the result may be bf16.
@@ -44,31 +46,21 @@ struct BlockKeys {
   int64_t low, high;
 };
 
-/// Keys of a column, from sizes alone.
-int64_t column_keys(const AttentionPlan& plan, std::span<const AttentionSpan> spans) {
-  int64_t tiles = plan.padded > kWideHead ? kColumnTiles / 2 : kColumnTiles;
-  const auto columns = [&] {
-    int64_t count = 0;
-    for (const AttentionSpan& span : spans) {
-      count += (span.k_end - span.own_begin() + tiles * kKeys - 1) / (tiles * kKeys) * plan.kv_heads;
-    }
-    return count;
-  };
-  while (tiles > 1 && columns() < kEnoughColumns) tiles /= 2;
-  return tiles * kKeys;
-}
-
 /// The columns of all documents, or their parts, in the order in which they are taken.
 class Columns {
  public:
-  Columns(const AttentionPlan& plan, std::span<const AttentionSpan> spans)
-      : plan_(plan), width_(column_keys(plan, spans)), part_keys_(width_) {
-    add_all(spans);
+  Columns(const AttentionPlan& plan, std::span<const AttentionSpan> spans) : plan_(plan) {
+    int64_t tiles = plan.padded > kWideHead ? kColumnTiles / 2 : kColumnTiles;
+    for (;; tiles /= 2) {
+      width_ = part_keys_ = tiles * kKeys;
+      add_all(spans);
+      const bool splits = part_sums() <= kSplittingThreads * kPartSums;
+      if (tiles == 1 || count_ >= (splits ? kEnoughColumns / 2 : kEnoughColumns)) break;
+    }
     // With few columns for the threads, two parts a thread.
-    const int64_t tiles = width_ / kKeys, wanted = 2 * int64_t{threads()};
-    const int64_t parts = std::min(tiles, (wanted - 1) / std::max<int64_t>(1, std::ssize(columns)) + 1);
-    const int64_t block = plan.group * kBlockQueries * plan.padded;
-    if (parts == 1 || blocks_of_columns() * block > threads() * kPartSums) return;
+    const int64_t wanted = 2 * int64_t{threads()};
+    const int64_t parts = std::min(tiles, (wanted - 1) / std::max<int64_t>(1, count_) + 1);
+    if (parts == 1 || part_sums() > threads() * kPartSums) return;
     part_keys_ = (tiles + parts - 1) / parts * kKeys;
     add_all(spans);
   }
@@ -90,10 +82,11 @@ class Columns {
     }
   }
 
-  int64_t blocks_of_columns() const {
+  /// Floats that the columns need for sums if they are split.
+  int64_t part_sums() const {
     int64_t blocks = 0;
     for (const Column& column : columns) blocks += column.blocks;
-    return blocks;
+    return blocks * plan_.group * kBlockQueries * plan_.padded;
   }
 
   /// Documents that share a beginning, which they all see: the first one's columns end where it does.
@@ -142,7 +135,7 @@ class Columns {
   }
 
   const AttentionPlan& plan_;
-  int64_t width_, part_keys_;
+  int64_t width_, part_keys_;  // keys of a column, from sizes alone, and of a part
   int64_t blocks_ = 0, count_ = 0;
 };
 

@@ -18,9 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace nibble::ops::HWY_NAMESPACE {
 
 constexpr int64_t kBlockQueries = 2 * kKeys;  // whose gradients are summed before they are added to what is in memory
-// Scores computed at a time: 6 keys, and as many vectors of queries as leave registers for a product's operands.
-constexpr int kPanelKeys = 6, kPanelVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
-constexpr int64_t kPanelQueries = kPanelVectors * kLanes;
+constexpr int kPanelKeys = 6;                 // whose scores are computed at a time, for kStrip queries
 
 /// Some tiles of keys of one key head, against all queries that see them. Columns of one head and span run side by
 /// side, but each waits for the one before it before it adds to a block of dq: sums have one order whatever the threads
@@ -56,7 +54,7 @@ struct Inputs {
 struct KeyTile {
   int64_t first, count;  // keys
   float *keys, *values;  // rows, left sides of products
-  float* keys_by_rows;   // what sum_over_rows makes of them: the rows themselves, or a buffer; turned for PairTiles
+  float* keys_by_rows;   // left side of one that sums over them: the rows themselves, or a buffer; turned for PairTiles
   float *dk, *dv;
 };
 
@@ -88,12 +86,12 @@ class ColumnWork {
         in_(in),
         row_words_(row_words<Words>(plan)),
         depth_(words<Words>(plan.width)),
-        turned_((depth_ + 3) / 4 * 4 * kKeys),  // transpose() writes whole fours of rows
+        turned_((depth_ + 3) / 4 * 4 * kStrip),  // transpose() writes whole fours of rows
         plain_(plan.params.softcap == 0 && plan.params.alibi_slopes.empty()) {
     const int64_t count = (column.part_end - column.part_begin + kKeys - 1) / kKeys, tile = kKeys * plan.padded;
-    buffer_ =
-        hwy::AllocateAligned<float>(static_cast<size_t>((kKeyTiles * count + 1) * tile + 4 * turned_ + 6 * tile +
-                                                        3 * kKeys * kBlockQueries + 2 * kBlockQueries + 2 * kProducts));
+    buffer_ = hwy::AllocateAligned<float>(static_cast<size_t>((kKeyTiles * count + 1) * tile + 2 * kStrips * turned_ +
+                                                              6 * tile + 3 * kKeys * kBlockQueries + 2 * kBlockQueries +
+                                                              2 * kProducts));
     float* next = buffer_.get();
     const auto take = [&next](int64_t size) {
       float* taken = next;
@@ -108,14 +106,14 @@ class ColumnWork {
           {first, std::min(kKeys, column.part_end - first), keys, take(tile), keys_by_rows, take(tile), take(tile)});
     }
     rows_ = take(tile);
-    q_transposed_ = take(2 * turned_);
-    dout_transposed_ = take(2 * turned_);
+    q_transposed_ = take(kStrips * turned_);
+    dout_transposed_ = take(kStrips * turned_);
     q_by_rows_ = take(2 * tile);
     dout_by_rows_ = take(2 * tile);
     own_dq_ = take(2 * tile);
     weights_ = take(kKeys * kBlockQueries);
     dscores_ = take(kKeys * kBlockQueries);
-    dscores_interleaved_ = take(kKeys * kBlockQueries);  // used by Pairs alone
+    dscores_in_strips_ = take(kKeys * kBlockQueries);
     logs_ = take(kBlockQueries);
     delta_ = take(kBlockQueries);
     scores_ = take(kProducts);
@@ -123,7 +121,7 @@ class ColumnWork {
     for (const KeyTile& result : tiles_) load_keys(result);
   }
 
-  /// Floats of dq of a block: [kBlockQueries / kKeys, padded, kKeys], queries in lanes.
+  /// Floats of dq of a block: [kBlockQueries / kStrip, padded, kStrip], queries in lanes.
   static int64_t block_size(const AttentionPlan& plan) { return kBlockQueries * plan.padded; }
 
   /// Adds what the queries of block b in one head give to dk and dv, and to dq what the part gives to theirs. dq:
@@ -158,8 +156,8 @@ class ColumnWork {
   /// dq of the block: what columns before gave, unless this is the first, and this one. Scaled in `to` if it is the
   /// last one, else kept in `sums`.
   void add_dq(float* sums, bool first, bool last, Element* to) {
-    const int64_t strip = kKeys * plan_.padded, stride = plan_.heads * plan_.width;
-    for (int64_t query = 0; query < count_; query += kKeys, sums += strip) {
+    const int64_t strip = kStrip * plan_.padded, stride = plan_.heads * plan_.width;
+    for (int64_t query = 0; query < count_; query += kStrip, sums += strip) {
       float* own = dq_ + query * plan_.padded;
       for (int64_t i = 0; i < strip; i += kLanes) {
         V sum = hn::Load(kF, own + i);
@@ -168,8 +166,8 @@ class ColumnWork {
         hn::Store(sum, kF, (last ? own : sums) + i);
       }
       if (!last) continue;
-      transpose(own, plan_.padded, kKeys, kKeys, rows_, plan_.padded);
-      for (int64_t r = 0; r < std::min(kKeys, count_ - query); ++r, to += stride) {
+      transpose(own, plan_.padded, kStrip, kStrip, rows_, plan_.padded);
+      for (int64_t r = 0; r < std::min(kStrip, count_ - query); ++r, to += stride) {
         for_lanes(plan_.width, [&](int64_t i, auto lanes)
                                    HWY_ATTR { store(load(rows_ + r * plan_.padded + i, lanes), to + i, lanes); });
       }
@@ -189,13 +187,15 @@ class ColumnWork {
   }
 
  private:
-  static constexpr int64_t kBlockWords = kBlockQueries / Words::kPerWord;
+  static constexpr int64_t kBlockWords = kBlockQueries / Words::kPerWord, kKeyWords = kKeys / Words::kPerWord;
   // Keys that a panel of queries is multiplied with before panels are made of the products; 0: no more than a panel's.
-  static constexpr int64_t kMultipliedKeys = Words::kTiles ? 16 : 0, kProducts = kMultipliedKeys * kPanelQueries;
-  static constexpr bool kRowsAsTheyAre = Words::kPerWord == 1;  // are right sides of products that sum over rows
+  static constexpr int64_t kMultipliedKeys = Words::kTiles ? 16 : 0, kProducts = kMultipliedKeys * kStrip;
+  static constexpr bool kRowsAsTheyAre = Words::kPerWord == 1;  // are left sides of products that sum over rows
   static constexpr int64_t kKeyTiles = kRowsAsTheyAre ? 4 : 5;  // of a KeyTile
+  static constexpr int64_t kStrips = kBlockQueries / kStrip;
   // Rows of queries that are turned while the first cache level holds them.
-  static constexpr int64_t kTurnedRows = kRowsAsTheyAre ? 8 : kKeys;
+  static constexpr int64_t kTurnedRows = kRowsAsTheyAre ? std::min<int64_t>(8, kStrip) : kKeys;
+  static_assert(kStrip % kTurnedRows == 0);
 
   /// `rows` rows: the first `count` of them from `from`, the others zero.
   void load_rows(const Element* from, int64_t stride, int64_t count, int64_t rows, float* to) const {
@@ -208,10 +208,10 @@ class ColumnWork {
     load_rows(in_.v + at, stride, tile.count, kKeys, tile.values);
     load_rows(in_.k + at, stride, tile.count, kKeys, tile.keys);
     if constexpr (Words::kTiles) {
-      sum_over_rows<Words>(tile.keys, kKeys, plan_, rows_);
+      interleave_rows<Words>(tile.keys, kKeys, plan_, 0, plan_.padded, rows_);
       transpose(rows_, words<Words>(kKeys), plan_.padded, plan_.padded, tile.keys_by_rows, words<Words>(kKeys));
-    } else {
-      sum_over_rows<Words>(tile.keys, kKeys, plan_, tile.keys_by_rows);
+    } else if constexpr (!kRowsAsTheyAre) {
+      interleave_rows<Words>(tile.keys, kKeys, plan_, 0, plan_.padded, tile.keys_by_rows);
     }
     std::fill(tile.dk, tile.dk + kKeys * plan_.padded, 0.0f);
     std::fill(tile.dv, tile.dv + kKeys * plan_.padded, 0.0f);
@@ -230,14 +230,10 @@ class ColumnWork {
   }
 
   void load_queries(const Element* from, int64_t stride, float* transposed, float* by_rows) {
-    for (int64_t query = 0; query < count_; query += kKeys, transposed += turned_) {
-      for (int64_t r = 0; r < kKeys; r += kTurnedRows, by_rows += words<Words>(kTurnedRows) * plan_.padded) {
-        float* rows = kRowsAsTheyAre ? by_rows : rows_;
-        load_rows(from, stride, std::clamp<int64_t>(count_ - query - r, 0, kTurnedRows), kTurnedRows, rows);
-        from += kTurnedRows * stride;
-        transpose(rows, kTurnedRows, row_words_, depth_, transposed + r, kKeys);
-        sum_over_rows<Words>(rows, kTurnedRows, plan_, by_rows);
-      }
+    for (int64_t query = 0; query < rounded_up(count_, kKeys); query += kTurnedRows, from += kTurnedRows * stride) {
+      load_rows(from, stride, std::clamp<int64_t>(count_ - query, 0, kTurnedRows), kTurnedRows, rows_);
+      transpose(rows_, kTurnedRows, row_words_, depth_, transposed + lanes_of(query), kStrip);
+      sum_over_rows<Words>(rows_, kTurnedRows, plan_, by_rows, kBlockWords, query / Words::kPerWord);
     }
   }
 
@@ -253,18 +249,18 @@ class ColumnWork {
     int64_t begin, end;
   };
   SeeingQueries seeing_queries(const KeyTile& tile) const {
-    const int64_t begin = std::max<int64_t>(0, tile.first - position(0)) / kPanelQueries * kPanelQueries;
+    const int64_t begin = std::max<int64_t>(0, tile.first - position(0)) / kStrip * kStrip;
     int64_t end = end_;
     if (plan_.params.window > 0) {
       const int64_t seeing = std::max<int64_t>(0, tile.first + kKeys - 1 + plan_.params.window - position(0));
-      end = std::min(end, (seeing + kPanelQueries - 1) / kPanelQueries * kPanelQueries);
+      end = std::min(end, (seeing + kStrip - 1) / kStrip * kStrip);
     }
     return {begin, end};
   }
 
   /// The panels of the block that see the tile, then the products that sum over all of them.
   void add_to_keys(const KeyTile& tile, SeeingQueries seeing, int64_t head) {
-    for (int64_t query = seeing.begin; query < seeing.end; query += kPanelQueries) differentiate(tile, head, query);
+    for (int64_t query = seeing.begin; query < seeing.end; query += kStrip) differentiate(tile, head, query);
     const int64_t rows = multiplied_rows<Words>(tile.count);
     // Queries before the first that sees one of a few keys have no weights.
     constexpr int64_t kMost = Words::kTiles ? 2 * kMultipliedKeys : 2 * kPanelKeys;
@@ -274,9 +270,9 @@ class ColumnWork {
       const int64_t first = seen_from / Words::kPerWord / kTogether<Words> * kTogether<Words>;
       const int64_t depth = words<Words>(seeing.end) - first, left = key * kBlockWords + first;
       if (depth <= 0) break;
-      multiply<Words, Start::add>({weights_ + left, kBlockWords, 1}, dout_by_rows_ + first * plan_.padded, plan_.padded,
+      multiply<Words, Start::add>({weights_ + left, kBlockWords, 1}, {dout_by_rows_, kBlockWords, plan_.padded, first},
                                   keys, plan_.padded, depth, tile.dv + key * plan_.padded, plan_.padded);
-      multiply<Words, Start::add>({dscores_ + left, kBlockWords, 1}, q_by_rows_ + first * plan_.padded, plan_.padded,
+      multiply<Words, Start::add>({dscores_ + left, kBlockWords, 1}, {q_by_rows_, kBlockWords, plan_.padded, first},
                                   keys, plan_.padded, depth, tile.dk + key * plan_.padded, plan_.padded);
     }
   }
@@ -284,21 +280,19 @@ class ColumnWork {
   /// The products that sum over the tile's keys.
   void add_to_queries(const KeyTile& tile, SeeingQueries seeing) {
     for (int64_t low = seeing.begin, high; low < seeing.end; low = high) {
-      high = std::min(seeing.end, low + kPanelQueries);
-      constexpr int64_t kStride = Words::kPerWord == 1 ? kBlockQueries : kKeys;
-      const float* dscores = Words::kPerWord == 1 ? dscores_ + low : interleaved_dscores(low);
+      high = std::min(seeing.end, low + kStrip);
       const Left keys =
           Words::kTiles ? Left{tile.keys_by_rows, words<Words>(kKeys), 1} : Left{tile.keys_by_rows, 1, plan_.padded};
-      multiply<Words, Start::add>(keys, dscores, kStride, plan_.padded, high - low, words<Words>(seen_keys(tile, high)),
-                                  dq_ + low / kKeys * kKeys * plan_.padded + low % kKeys, kKeys);
+      multiply<Words, Start::add>(keys, {dscores_in_strips(low), kKeyWords, kStrip}, plan_.padded, high - low,
+                                  words<Words>(seen_keys(tile, high)), dq_ + low * plan_.padded, kStrip);
     }
   }
 
-  float* interleaved_dscores(int64_t query) const {
-    return dscores_interleaved_ + query / kKeys * (kKeys * kKeys / 2) + query % kKeys;
+  float* dscores_in_strips(int64_t query) const {
+    return dscores_in_strips_ + query / kStrip * (kStrip * kKeyWords) + query % kStrip;
   }
 
-  /// Weights and score gradients of the queries [query, query + kPanelQueries) and all keys of the tile.
+  /// Weights and score gradients of the queries [query, query + kStrip) and all keys of the tile.
   void differentiate(const KeyTile& tile, int64_t head, int64_t query) {
     const int64_t vectors = std::min<int64_t>(kPanelVectors, (end_ - query) / kLanes);
     const int64_t seen = seen_keys(tile, query + vectors * kLanes);
@@ -341,8 +335,9 @@ class ColumnWork {
   /// A panel of kMultipliedKeys keys, whose products come from tiles.
   void differentiate_tiles(Panel panel, int64_t vectors) {
     const auto multiply_keys = [&](const float* rows, const float* transposed, float* products) {
-      multiply<Words, Start::replace>({rows + panel.key * row_words_, row_words_, 1}, transposed + lanes_of(panel),
-                                      kKeys, kMultipliedKeys, vectors * kLanes, depth_, products, kPanelQueries);
+      multiply<Words, Start::replace>({rows + panel.key * row_words_, row_words_, 1},
+                                      {transposed + lanes_of(panel.query), depth_, kStrip}, kMultipliedKeys,
+                                      vectors * kLanes, depth_, products, kStrip);
     };
     multiply_keys(panel.tile.keys, q_transposed_, scores_);
     multiply_keys(panel.tile.values, dout_transposed_, weight_gradients_);
@@ -351,18 +346,18 @@ class ColumnWork {
     }
   }
 
-  /// Where the panel's queries begin in what is transposed.
-  int64_t lanes_of(const Panel& panel) const { return panel.query / kKeys * turned_ + panel.query % kKeys; }
+  /// Where a query is in what is transposed.
+  int64_t lanes_of(int64_t query) const { return query / kStrip * turned_ + query % kStrip; }
 
   /// then(products) with products [keys, vectors] of the panel's rows and queries: made here, or in tiles before.
   template <int keys, int vectors>
   HWY_INLINE void with_products(const Panel& panel, const float* rows, const float* transposed, const float* products,
                                 const auto& then) {
     if constexpr (Words::kTiles) {
-      load_panel<keys, vectors>(products + panel.key % kMultipliedKeys * kPanelQueries, kPanelQueries, then);
+      load_panel<keys, vectors>(products + panel.key % kMultipliedKeys * kStrip, kStrip, then);
     } else {
-      multiply_panel<Words, keys, vectors>({rows + panel.key * row_words_, row_words_, 1}, transposed + lanes_of(panel),
-                                           kKeys, depth_, then);
+      multiply_panel<Words, keys, vectors>({rows + panel.key * row_words_, row_words_, 1},
+                                           transposed + lanes_of(panel.query), kStrip, depth_, then);
     }
   }
 
@@ -467,7 +462,7 @@ class ColumnWork {
   }
   HWY_INLINE void store_dscores(V even, V odd, int64_t key, int64_t query) {
     Words::store_two_rows(even, odd, dscores_ + key * kBlockWords + query / Words::kPerWord, kBlockWords,
-                          interleaved_dscores(query) + key / 2 * kKeys);
+                          dscores_in_strips(query) + key / Words::kPerWord * kStrip);
   }
 
   const AttentionPlan& plan_;
@@ -479,14 +474,15 @@ class ColumnWork {
   hwy::AlignedFreeUniquePtr<float[]> buffer_;
   std::vector<KeyTile> tiles_;
   Fetch<Element> fetch_;
-  float* rows_;                              // for a moment
-  float *q_transposed_, *dout_transposed_;   // of the block, kKeys queries after kKeys
-  float *q_by_rows_, *dout_by_rows_;         // see sum_over_rows
-  float *own_dq_, *dq_ = nullptr;            // see block_size
-  float *weights_, *dscores_;                // [kKeys, kBlockWords]
-  float* dscores_interleaved_;               // see Words::store_two_rows
-  float *logs_, *delta_;                     // of the block; logs to base 2
-  float *scores_, *weight_gradients_;        // [kMultipliedKeys, kPanelQueries], from tiles
+  float* rows_;  // for a moment
+  float *q_transposed_,
+      *dout_transposed_;               // of the block: strips of right sides [depth_, kBlockQueries], turned_ apart
+  float *q_by_rows_, *dout_by_rows_;   // and [kBlockWords, padded]
+  float *own_dq_, *dq_ = nullptr;      // see block_size
+  float *weights_, *dscores_;          // [kKeys, kBlockWords]
+  float* dscores_in_strips_;           // right side [kKeyWords, kBlockQueries]
+  float *logs_, *delta_;               // of the block; logs to base 2
+  float *scores_, *weight_gradients_;  // [kMultipliedKeys, kStrip], from tiles
   int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
 };
 

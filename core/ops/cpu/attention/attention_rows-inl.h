@@ -50,18 +50,18 @@ class Buffers {
 
 /// What one tile of keys is turned into, and the scores of a few rows against it. One after another uses it.
 struct Tile {
-  Tile(const AttentionPlan& plan, int64_t rows)
-      : buffers(
-            {kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * rows, rows}),
+  Tile(const AttentionPlan& plan, int64_t most)
+      : buffers({kKeys * plan.padded, kKeys * plan.padded, kKeys * plan.padded, kKeys * most, most}),
+        rows(buffers.take(kKeys * plan.padded)),
         keys(buffers.take(kKeys * plan.padded)),
-        keys_transposed(buffers.take(kKeys * plan.padded)),
         values(buffers.take(kKeys * plan.padded)),
-        interleaved(buffers.take(kKeys * plan.padded)),
-        scores(buffers.take(kKeys * rows)),
-        keep(buffers.take(rows)) {}
+        scores(buffers.take(kKeys * most)),
+        keep(buffers.take(most)) {}
 
   Buffers buffers;
-  float *keys, *keys_transposed, *values, *interleaved, *scores, *keep;
+  float* rows;           // for a moment
+  float *keys, *values;  // right sides of products: [width, keys], [keys, width]
+  float *scores, *keep;
 };
 
 /// Running softmax of the rows of a Block. Row r is query r % count of head r / count of the group.
@@ -87,17 +87,11 @@ class Rows {
 
   /// Meets the keys [tile, tile + count), at most kKeys.
   void add_keys(const Element* k, const Element* v, int64_t tile, int64_t count) {
-    load_keys(k, tile, count, tile_.keys);
-    const int64_t depth = words<Words>(plan_.width);
-    transpose(tile_.keys, count, row_words_, depth, tile_.keys_transposed, kKeys);
-    for (int64_t i = 0; i < depth; ++i) {
-      std::fill(tile_.keys_transposed + i * kKeys + count, tile_.keys_transposed + (i + 1) * kKeys, 0.0f);
-    }
-    load_keys(v, tile, count, tile_.values);
-    const float* values = sum_over_rows<Words>(tile_.values, count, plan_, tile_.interleaved);
+    load_keys(k, tile, count);
+    load_values(v, tile, count);
     const int64_t first = key_position(block_.span, block_.query), last = first + block_.count - 1;
     const bool whole = count == kKeys && first + 1 >= tile + kKeys && plan_.first_key(block_.span, last) <= tile;
-    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole}, values);
+    for (int64_t row = 0; row < rows_; row += kRows) add_tile(row, {tile, count, whole});
   }
 
   int64_t rows() const { return rows_; }
@@ -114,13 +108,42 @@ class Rows {
     bool whole;  // kKeys of them, which every row sees
   };
 
-  /// Keys or values [tile, tile + count).
-  void load_keys(const Element* from, int64_t tile, int64_t count, float* to) const {
-    const int64_t stride = plan_.kv_heads * plan_.width;
+  /// to(from, first, count): rows [first, first + count) of the keys or values [tile, tile + count) are at `from`.
+  void for_rows(const Element* all, int64_t tile, int64_t count, const auto& to) const {
     const int64_t shared = std::clamp<int64_t>(block_.span.hole_end - tile, 0, count);  // before the hole
-    const Element* head = from + block_.kv_head * plan_.width;
-    copy_rows<Words>(head + block_.span.key_row(tile) * stride, stride, shared, plan_, to);
-    copy_rows<Words>(head + (tile + shared) * stride, stride, count - shared, plan_, to + shared * row_words_);
+    const Element* head = all + block_.kv_head * plan_.width;
+    to(head + block_.span.key_row(tile) * key_stride(), 0, shared);
+    to(head + (tile + shared) * key_stride(), shared, count - shared);
+  }
+
+  int64_t key_stride() const { return plan_.kv_heads * plan_.width; }
+
+  void load_keys(const Element* k, int64_t tile, int64_t count) {
+    for_rows(k, tile, count, [&](const Element* from, int64_t first, int64_t rows) {
+      copy_rows<Words>(from, key_stride(), rows, plan_, tile_.rows + first * row_words_);
+    });
+    const int64_t depth = words<Words>(plan_.width);
+    for (int64_t key = 0; key < count; key += kStrip) {
+      float* strip = tile_.keys + key * plan_.padded;
+      const int64_t real = std::min(kStrip, count - key), read = rounded_up(real, kPadding<Words>);
+      transpose(tile_.rows + key * row_words_, real, row_words_, depth, strip, kStrip);
+      for (int64_t i = 0; i < depth && real < read; ++i) {
+        std::fill(strip + i * kStrip + real, strip + i * kStrip + read, 0.0f);
+      }
+    }
+  }
+
+  void load_values(const Element* v, int64_t tile, int64_t count) {
+    for_rows(v, tile, count, [&](const Element* from, int64_t first, int64_t rows) {
+      if constexpr (Words::kPerWord == 1) {
+        copy_to_strips(from, key_stride(), rows, plan_, tile_.values, kKeys, first);
+      } else {
+        copy_rows<Words>(from, key_stride(), rows, plan_, tile_.rows + first * row_words_);
+      }
+    });
+    if constexpr (Words::kPerWord > 1) {
+      sum_over_rows<Words>(tile_.rows, count, plan_, tile_.values, kKeys / Words::kPerWord, 0);
+    }
   }
 
   void start(const Element* q) {
@@ -137,7 +160,7 @@ class Rows {
 
   /// Rows [row, row + kRows) meet the keys, panel by panel, so that one panel's softmax runs beside the next one's
   /// products.
-  void add_tile(int64_t row, const Keys& keys, const float* values) {
+  void add_tile(int64_t row, const Keys& keys) {
     const int64_t real = std::min(kRows, rows_ - row), padded_rows = multiplied_rows<Words>(real);
     const auto panel_rows = [=](int64_t r) {
       const int64_t left = padded_rows - r;
@@ -151,7 +174,7 @@ class Rows {
       seen[r] = own.whole ? kKeys : seen_columns(row + r, count, keys);
       if (seen[r] == 0) continue;
       const int64_t columns = rounded_up(seen[r], kPadding<Words>);
-      multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, tile_.keys_transposed, kKeys,
+      multiply<Words, Start::replace>({q_ + (row + r) * row_words_, row_words_, 1}, {tile_.keys, plan_.padded, kKeys},
                                       panel_rows(r), columns, words<Words>(plan_.width), tile_.scores + r * kKeys,
                                       kKeys);
       online_softmax(row + r, count, own, columns, tile_.scores + r * kKeys, tile_.keep + r);
@@ -159,9 +182,9 @@ class Rows {
     }
     for (int64_t r = 0; r < padded_rows; r += panel_rows(r)) {
       if (seen[r] == 0) continue;
-      multiply<Words, Start::rescale_and_add>({tile_.scores + r * kKeys, kKeys, 1}, values, plan_.padded, panel_rows(r),
-                                              plan_.padded, words<Words>(seen[r]), out_ + (row + r) * plan_.padded,
-                                              plan_.padded, tile_.keep + r);
+      multiply<Words, Start::rescale_and_add>(
+          {tile_.scores + r * kKeys, kKeys, 1}, {tile_.values, kKeys / Words::kPerWord, plan_.padded}, panel_rows(r),
+          plan_.padded, words<Words>(seen[r]), out_ + (row + r) * plan_.padded, plan_.padded, tile_.keep + r);
     }
   }
 

@@ -1,7 +1,7 @@
-// Small products and copies of attention tiles, in local buffers of 32-bit words with rows padded to whole vectors. A
-// word is one f32 (Singles), or two neighbouring bf16 of the summed dimension where the CPU multiplies bf16 (Pairs),
-// or multiplies 16 x 16 words at a time (PairTiles). Compiled once per instruction set; include after
-// hwy/foreach_target.h.
+// Small products and copies of attention tiles, in local buffers of 32-bit words with rows padded to whole vectors, or
+// in strips of columns (Right). A word is one f32 (Singles), or two neighbouring bf16 of the summed dimension where the
+// CPU multiplies bf16 (Pairs), or multiplies 16 x 16 words at a time (PairTiles). Compiled once per instruction set;
+// include after hwy/foreach_target.h.
 
 #if defined(NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef NIBBLE_CORE_OPS_CPU_ATTENTION_TILE_INL_H_
@@ -28,6 +28,11 @@ namespace nibble::ops::HWY_NAMESPACE {
 /// What happens to the result that is already there.
 enum class Start { replace, add, rescale_and_add };
 
+/// Vectors of sums that a panel of rows holds in registers, and the columns in them.
+constexpr int kPanelVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+constexpr int64_t kStrip = kPanelVectors * kLanes;
+static_assert(kKeys % kStrip == 0);
+
 /// Words of f32: any element type, converted.
 struct Singles {
   static constexpr int64_t kPerWord = 1;
@@ -51,10 +56,13 @@ struct Singles {
   /// Row of f32 values in place.
   static HWY_INLINE void store_row(V values, float* row, int64_t i) { hn::Store(values, kF, row + i); }
   /// A vector of two neighbouring rows, `stride` words apart, as left side of a product that sums over columns; and
-  /// as right side of one that sums over rows in `interleaved`, if not null and if that is not the rows themselves.
-  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float*) {
+  /// as right side of one that sums over rows in `strip`, if not null.
+  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* strip) {
     hn::Store(even, kF, row);
     hn::Store(odd, kF, row + stride);
+    if (strip == nullptr) return;
+    hn::Store(even, kF, strip);
+    hn::Store(odd, kF, strip + kStrip);
   }
 };
 
@@ -88,7 +96,7 @@ struct Pairs {
     asm("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(values.raw));
     std::memcpy(reinterpret_cast<std::byte*>(row) + 2 * i, &halves, sizeof(halves));
   }
-  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* interleaved) {
+  static HWY_INLINE void store_two_rows(V even, V odd, float* row, int64_t stride, float* strip) {
     alignas(64) static constexpr auto kOrder = [] {
       std::array<uint16_t, 32> result{};
       for (uint16_t k = 0; k < 32; ++k) result[k] = static_cast<uint16_t>(k / 2 + k % 2 * 16);
@@ -98,8 +106,7 @@ struct Pairs {
     asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(even.raw), "v"(odd.raw));
     _mm256_store_si256(reinterpret_cast<__m256i*>(row), _mm512_castsi512_si256(both));
     _mm256_store_si256(reinterpret_cast<__m256i*>(row + stride), _mm512_extracti64x4_epi64(both, 1));
-    if (interleaved != nullptr)
-      _mm512_store_si512(interleaved, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
+    if (strip != nullptr) _mm512_store_si512(strip, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), both));
   }
 };
 
@@ -141,6 +148,16 @@ constexpr int64_t multiplied_rows(int64_t real) {
 struct Left {
   const float* data;
   int64_t row, step;
+};
+
+/// [rows, columns] from row `first` on, in strips of kStrip columns whose rows follow each other: what panels read
+/// again and again are neighbouring lines, spread evenly over the sets of a cache. The last strip may be narrower.
+struct Right {
+  const float* data;
+  int64_t rows, columns, first = 0;
+
+  int64_t width(int64_t column) const { return std::min(kStrip, columns - column); }
+  const float* strip(int64_t column) const { return data + column * rows + first * width(column); }
 };
 
 /// then(sums) with sums [rows, vectors] = a b over `depth` words. They stay in registers: 6 x 4 of AVX-512's 32, 6 x 2
@@ -244,24 +261,28 @@ void multiply_tiles(Left a, const float* b, int64_t b_stride, int64_t rows, int6
 #endif
 
 /// c [rows, columns] f32 (+)= a [rows, depth] b [depth, columns], depth in words. rows even and at least 4, columns
-/// whole vectors; of PairTiles whole tiles, and a's step is 1. keep [rows] multiplies what is in c
-/// (Start::rescale_and_add).
+/// whole vectors, of which b may have more; of PairTiles whole tiles, and a's step is 1. keep [rows] multiplies what is
+/// in c (Start::rescale_and_add).
 template <typename Words, Start start>
-void multiply(Left a, const float* b, int64_t b_stride, int64_t rows, int64_t columns, int64_t depth, float* c,
-              int64_t c_stride, const float* keep = nullptr) {
+void multiply(Left a, const Right& b, int64_t rows, int64_t columns, int64_t depth, float* c, int64_t c_stride,
+              const float* keep = nullptr) {
+  for (int64_t column = 0; column < columns; column += kStrip, c += kStrip) {
+    const int64_t count = std::min(kStrip, columns - column);
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (Words::kTiles) return multiply_tiles<start>(a, b, b_stride, rows, columns, depth, c, c_stride, keep);
+    if constexpr (Words::kTiles) {
+      multiply_tiles<start>(a, b.strip(column), b.width(column), rows, count, depth, c, c_stride, keep);
+      continue;
+    }
 #endif
-  constexpr int kVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
-  int64_t column = 0;
-  for (; columns - column >= kVectors * kLanes; column += kVectors * kLanes) {
-    multiply_columns<Words, start, kVectors>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
-  }
-  const int64_t left = (columns - column) / kLanes;
-  if (left == 1) multiply_columns<Words, start, 1>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
-  if constexpr (kVectors == 4) {
-    if (left == 2) multiply_columns<Words, start, 2>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
-    if (left == 3) multiply_columns<Words, start, 3>(a, b + column, b_stride, rows, depth, c + column, c_stride, keep);
+    const auto multiply_rows = [&](auto by) HWY_ATTR {
+      by(a, b.strip(column), b.width(column), rows, depth, c, c_stride, keep);
+    };
+    if (count == kStrip) multiply_rows(multiply_columns<Words, start, kPanelVectors>);
+    if (count == kLanes) multiply_rows(multiply_columns<Words, start, 1>);
+    if constexpr (kPanelVectors == 4) {
+      if (count == 2 * kLanes) multiply_rows(multiply_columns<Words, start, 2>);
+      if (count == 3 * kLanes) multiply_rows(multiply_columns<Words, start, 3>);
+    }
   }
 }
 
@@ -299,22 +320,49 @@ void copy_rows(const Element* from, int64_t stride, int64_t rows, const Attentio
   }
 }
 
-/// The rows of copy_rows as right side of a product that sums over rows: themselves, or two rows interleaved into
-/// words, and zeros up to whole tiles.
-template <typename Words>
-const float* sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* interleaved) {
-  if constexpr (Words::kPerWord == 1) return rows;
-  for (int64_t r = 0; r < count; r += 2) {
-    const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * row_words<Words>(plan));
-    const uint16_t* odd = even + plan.padded;
-    for (int64_t i = 0; i < plan.padded; i += kLanes) {
-      const auto low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
-      const auto high = r + 1 < count ? hn::PromoteTo(kWords, hn::LoadU(kHalves, odd + i)) : hn::Zero(kWords);
-      hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, interleaved + r / 2 * plan.padded + i);
+/// Rows of Singles as rows [first, first + count) of a right side [rows, plan.padded] of a product that sums over them.
+template <typename Element>
+void copy_to_strips(const Element* from, int64_t stride, int64_t count, const AttentionPlan& plan, float* to,
+                    int64_t rows, int64_t first) {
+  for (int64_t column = 0; column < plan.padded; column += kStrip) {
+    const int64_t width = std::min(kStrip, plan.padded - column), real = std::min(width, plan.width - column);
+    float* row = to + column * rows + first * width;
+    for (int64_t r = 0; r < count; ++r, row += width) {
+      for_lanes(real, [&](int64_t i, auto lanes)
+                          HWY_ATTR { hn::Store(load(from + r * stride + column + i, lanes), kF, row + i); });
     }
   }
-  std::fill(interleaved + (count + 1) / 2 * plan.padded, interleaved + words<Words>(count) * plan.padded, 0.0f);
-  return interleaved;
+}
+
+/// to [words<Words>(count), width] = two rows of copy_rows to a word, `width` columns from `column` on; zeros up to
+/// whole tiles.
+template <typename Words>
+void interleave_rows(const float* rows, int64_t count, const AttentionPlan& plan, int64_t column, int64_t width,
+                     float* to) {
+  std::fill(to + (count + 1) / 2 * width, to + words<Words>(count) * width, 0.0f);
+  for (int64_t r = 0; r < count; r += 2, to += width) {
+    const uint16_t* even = reinterpret_cast<const uint16_t*>(rows + r * row_words<Words>(plan)) + column;
+    const uint16_t* odd = even + plan.padded;
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const auto low = hn::PromoteTo(kWords, hn::LoadU(kHalves, even + i));
+      const auto high = r + 1 < count ? hn::PromoteTo(kWords, hn::LoadU(kHalves, odd + i)) : hn::Zero(kWords);
+      hn::Store(hn::BitCast(kF, hn::Or(low, hn::ShiftLeft<16>(high))), kF, to + i);
+    }
+  }
+}
+
+/// `count` rows of copy_rows as rows of words from `first` on of a right side [all, plan.padded] of a product that sums
+/// over them.
+template <typename Words>
+void sum_over_rows(const float* rows, int64_t count, const AttentionPlan& plan, float* to, int64_t all, int64_t first) {
+  if constexpr (Words::kPerWord == 1) {
+    copy_to_strips(rows, plan.padded, count, plan, to, all, first);
+  } else {
+    for (int64_t column = 0; column < plan.padded; column += kStrip) {
+      const int64_t width = std::min(kStrip, plan.padded - column);
+      interleave_rows<Words>(rows, count, plan, column, width, to + column * all + first * width);
+    }
+  }
 }
 
 /// to [columns, rows], rows `to_stride` words apart, = transpose of the words [rows, columns] of rows that are `stride`
