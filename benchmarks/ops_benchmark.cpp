@@ -34,7 +34,8 @@ void report(benchmark::State& state, double amount, const char* unit) {
 }
 
 struct AttentionSetup {
-  AttentionSetup(const benchmark::State& state, int64_t queries, int64_t keys, DType dtype) {
+  AttentionSetup(const benchmark::State& state, DType dtype, int64_t queries = 0) : keys(state.range(3)) {
+    if (queries == 0) queries = keys;
     params.heads = state.range(0);
     params.kv_heads = state.range(1);
     params.head_size = state.range(2);
@@ -46,42 +47,52 @@ struct AttentionSetup {
     lse = Tensor::empty(pool(), {params.heads, queries}, DType::f32);
     spans = {{0, queries, 0, keys}};
   }
+  /// FLOP of `count` products of a causal mask.
+  double products(int count) const {
+    return static_cast<double>(count * keys * (keys + 1) * params.heads * params.head_size);
+  }
+  int64_t keys;
   ops::AttentionParams params;
   std::vector<ops::AttentionSpan> spans;
   Tensor q, k, v, out, lse;
 };
 
-constexpr int64_t kTokens = 2048;
-
 void attention_forward(benchmark::State& state, DType dtype) {
-  AttentionSetup a(state, kTokens, kTokens, dtype);
+  AttentionSetup a(state, dtype);
   for (auto _ : state) ops::attention_forward(a.q, a.k, a.v, a.spans, a.params, a.out, a.lse);
-  report(state, 2.0 * kTokens * (kTokens + 1) * static_cast<double>(a.params.heads * a.params.head_size), "GFLOP/s");
+  report(state, a.products(2), "GFLOP/s");
 }
 
 void attention_backward(benchmark::State& state, DType dtype) {
-  AttentionSetup a(state, kTokens, kTokens, dtype);
+  AttentionSetup a(state, dtype);
   ops::attention_forward(a.q, a.k, a.v, a.spans, a.params, a.out, a.lse);
   const Tensor dout = random(a.q.shape(), dtype, 4);
   Tensor dq = random(a.q.shape(), dtype), dk = random(a.k.shape(), dtype), dv = random(a.v.shape(), dtype);
   for (auto _ : state) ops::attention_backward(dout, a.q, a.k, a.v, a.out, a.lse, a.spans, a.params, dq, dk, dv);
-  report(state, 5.0 * kTokens * (kTokens + 1) * static_cast<double>(a.params.heads * a.params.head_size), "GFLOP/s");
+  report(state, a.products(5), "GFLOP/s");
 }
 
 void attention_decode(benchmark::State& state, DType dtype) {
-  AttentionSetup a(state, 1, 65536, dtype);
+  AttentionSetup a(state, dtype, 1);
   for (auto _ : state) ops::attention_forward(a.q, a.k, a.v, a.spans, a.params, a.out, a.lse);
   report(state, static_cast<double>(a.k.bytes() + a.v.bytes()), "GB/s");
 }
 
-#define NIBBLE_ATTENTION(function)                                                                        \
-  BENCHMARK_CAPTURE(function, f32, DType::f32)->Args({9, 3, 64})->Args({32, 4, 64})->Args({16, 16, 128}); \
-  BENCHMARK_CAPTURE(function, bf16, DType::bf16)->Args({9, 3, 64})->Args({32, 4, 64})->Args({16, 16, 128})
-NIBBLE_ATTENTION(attention_forward);
-NIBBLE_ATTENTION(attention_backward);
-NIBBLE_ATTENTION(attention_decode);
+#define NIBBLE_ATTENTION_OF(function, dtype, keys) \
+  BENCHMARK_CAPTURE(function, dtype, DType::dtype) \
+      ->Args({9, 3, 64, keys})                     \
+      ->Args({32, 4, 64, keys})                    \
+      ->Args({16, 16, 128, keys})
+#define NIBBLE_ATTENTION(function, keys)    \
+  NIBBLE_ATTENTION_OF(function, f32, keys); \
+  NIBBLE_ATTENTION_OF(function, bf16, keys)
+NIBBLE_ATTENTION(attention_forward, 2048);
+NIBBLE_ATTENTION(attention_forward, 512);
+NIBBLE_ATTENTION(attention_backward, 2048);
+NIBBLE_ATTENTION(attention_backward, 512);
+NIBBLE_ATTENTION(attention_decode, 65536);
 
-constexpr int64_t kWidth = 2048, kFeatures = 5632;
+constexpr int64_t kTokens = 2048, kWidth = 2048, kFeatures = 5632;
 
 void rms_norm_forward(benchmark::State& state) {
   const Tensor x = random({kTokens, kWidth}, DType::f32), w = random({kWidth}, DType::f32);
