@@ -57,11 +57,11 @@ class Columns {
       const bool splits = part_sums() <= kSplittingThreads * kPartSums;
       if (tiles == 1 || count_ >= (splits ? kEnoughColumns / 2 : kEnoughColumns)) break;
     }
-    // With few columns for the threads, two parts a thread.
+    // With few columns for the threads, two parts a thread or more.
     const int64_t wanted = 2 * int64_t{threads()};
     const int64_t parts = std::min(tiles, (wanted - 1) / std::max<int64_t>(1, count_) + 1);
     if (parts == 1 || part_sums() > threads() * kPartSums) return;
-    part_keys_ = (tiles + parts - 1) / parts * kKeys;
+    part_keys_ = tiles / parts * kKeys;
     add_all(spans);
   }
 
