@@ -21,7 +21,8 @@ constexpr int64_t kColumnTiles = 8;     // of keys in a column, at most: what is
 constexpr int64_t kWideHead = 128;      // above it half as many
 constexpr int64_t kEnoughColumns = 12;  // for a few threads; with fewer, columns are made narrower
 constexpr int64_t kPartSums = int64_t{1} << 20;  // floats a thread, at most, for columns that are split
-// Half of kEnoughColumns, each the cheaper for being wide, do for fewer threads; so many of them can split the columns.
+// From so many threads on, half of kEnoughColumns are too few and are split. Where the sums for that have room, half
+// are enough: wide columns cost less.
 constexpr int64_t kSplittingThreads = kEnoughColumns / 4 + 1;
 
 /// The f32 sums of dq for each block of queries and head, as ColumnWork holds them: several columns of keys add to one

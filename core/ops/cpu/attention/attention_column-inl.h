@@ -474,15 +474,14 @@ class ColumnWork {
   hwy::AlignedFreeUniquePtr<float[]> buffer_;
   std::vector<KeyTile> tiles_;
   Fetch<Element> fetch_;
-  float* rows_;  // for a moment
-  float *q_transposed_,
-      *dout_transposed_;               // of the block: strips of right sides [depth_, kBlockQueries], turned_ apart
-  float *q_by_rows_, *dout_by_rows_;   // and [kBlockWords, padded]
-  float *own_dq_, *dq_ = nullptr;      // see block_size
-  float *weights_, *dscores_;          // [kKeys, kBlockWords]
-  float* dscores_in_strips_;           // right side [kKeyWords, kBlockQueries]
-  float *logs_, *delta_;               // of the block; logs to base 2
-  float *scores_, *weight_gradients_;  // [kMultipliedKeys, kStrip], from tiles
+  float* rows_;                              // for a moment
+  float *q_transposed_, *dout_transposed_;   // right sides [depth_, kBlockQueries], whose strips lie turned_ apart
+  float *q_by_rows_, *dout_by_rows_;         // and [kBlockWords, padded]
+  float *own_dq_, *dq_ = nullptr;            // see block_size
+  float *weights_, *dscores_;                // [kKeys, kBlockWords]
+  float* dscores_in_strips_;                 // right side [kKeyWords, kBlockQueries]
+  float *logs_, *delta_;                     // of the block; logs to base 2
+  float *scores_, *weight_gradients_;        // [kMultipliedKeys, kStrip], from tiles
   int64_t query_ = 0, count_ = 0, end_ = 0;  // of the block: first, how many, in whole vectors
 };
 
