@@ -16,6 +16,8 @@ constexpr int64_t kRowsAhead = 32;
 // Steps of a tile in which it asks for a line of the next one: 6 rows of 768 depths are 288 lines, a panel's five
 // strips have 3840 steps. All at once they would hold up what the strip needs.
 constexpr int64_t kStepsOfLine = 12;
+// Steps of a strip, a line each, that are asked for ahead: some CPUs wait for the second cache level without.
+constexpr int64_t kStepsAhead = 16;
 
 const float* floats(const std::byte* bytes) { return reinterpret_cast<const float*>(bytes); }
 float* floats(std::byte* bytes) { return reinterpret_cast<float*>(bytes); }
@@ -166,8 +168,8 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
         }
       }
       const float* const until = b + std::min(at_once, end - b);
-#pragma GCC unroll 4
       for (; b != until; a += step_bytes, b += kWidth) {
+        _mm_prefetch(b + kStepsAhead * kWidth, _MM_HINT_T0);
         __m256 right[V];
         for (int64_t v = 0; v < V; ++v) right[v] = _mm256_load_ps(b + v * kLanes);
         for (int64_t r = 0; r < R; ++r) {
