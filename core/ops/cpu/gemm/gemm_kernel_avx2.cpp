@@ -13,8 +13,8 @@ constexpr int64_t kRows = 6, kLanes = 8, kWidth = 16, kSize = sizeof(float);
 
 // Rows, of which a piece is packed or turned, are asked for so many before.
 constexpr int64_t kRowsAhead = 32;
-// Steps of a tile in which it asks for a line of the next one: 6 rows of 768 depths are 288 lines, a panel's five
-// strips have 3840 steps. All at once they would hold up what the strip needs.
+// Steps for which it asks for a line of the next tile, one of every row at a time: 6 rows of 768 depths are 288 lines,
+// a panel's five strips have 3840 steps. All at once they would hold up what the strip needs.
 constexpr int64_t kStepsOfLine = 12;
 // Steps of a strip, a line each, that are asked for ahead: some CPUs wait for the second cache level without.
 constexpr int64_t kStepsAhead = 16;
@@ -157,15 +157,11 @@ NIBBLE_AVX2 void tile(const TileInput& input, int64_t columns, const TileOutput&
     const int64_t row_bytes = part->a_row_bytes, step_bytes = part->a_step_bytes;
     const auto* b = reinterpret_cast<const float*>(part->b);
     const float* const end = b + part->steps * kWidth;
-    const int64_t at_once = line != nullptr ? kStepsOfLine * kWidth : end - b;
-    for (int64_t row = 0; b != end;) {
+    const int64_t at_once = line != nullptr ? R * kStepsOfLine * kWidth : end - b;
+    while (b != end) {
       if (line != nullptr) {
-        _mm_prefetch(line, _MM_HINT_T0);
-        line += row_bytes;
-        if (++row == R) {
-          row = 0;
-          line += 64 - R * row_bytes;
-        }
+        for (int64_t r = 0; r < R; ++r) _mm_prefetch(line + r * row_bytes, _MM_HINT_T0);
+        line += 64;
       }
       const float* const until = b + std::min(at_once, end - b);
       for (; b != until; a += step_bytes, b += kWidth) {
