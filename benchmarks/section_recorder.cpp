@@ -14,11 +14,13 @@ std::vector<ParallelSection> SectionRecorder::finish() {
 }
 
 void SectionRecorder::begin_section(int64_t pieces, const void* code) {
+  const double gap = lap();
   ParallelSection& section = sections_.emplace_back();
   section.code = code;
+  section.gap = gap;
   section.pieces.reserve(static_cast<size_t>(pieces));
-  section.gap = lap();
   in_section_ = true;
+  lap();
 }
 
 void SectionRecorder::end_section() {
@@ -30,8 +32,10 @@ void SectionRecorder::end_piece() { sections_.back().pieces.push_back(lap()); }
 
 void SectionRecorder::step(const void* progress, int64_t stage, bool waits) {
   if (!in_section_) return;  // of a section that has one piece
+  const double seconds = lap();
   ParallelSection& section = sections_.back();
-  section.steps.push_back({static_cast<int64_t>(section.pieces.size()), lap(), progress, stage, waits});
+  section.steps.push_back({static_cast<int64_t>(section.pieces.size()), seconds, progress, stage, waits});
+  lap();  // a longer list costs the work nothing
 }
 
 double SectionRecorder::lap() {

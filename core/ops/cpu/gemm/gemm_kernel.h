@@ -44,7 +44,7 @@ struct TileOutput {
 
 /// What the cutting of a product into jobs depends on; see GemmKernel.
 struct TileShape {
-  int64_t rows, width, depth_block, panel_columns;
+  int64_t rows, width, depth_block, panel_columns, read_columns;
 };
 
 /// Micro kernel over packed operands.
@@ -70,8 +70,11 @@ struct GemmKernel {
   /// Where A has to be packed: rows that are packed at once, a multiple of kLeftGroup (many, where rows of the matrix
   /// in memory are pages apart).
   int64_t packed_rows = kLeftGroup;
+  /// What it costs a panel to read rows of A from beyond the nearest caches, as columns that are multiplied: measured
+  /// with panels of half the columns or fewer.
+  int64_t read_columns = 6;
 
-  TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
+  TileShape shape() const { return {rows, width, depth_block, panel_columns, read_columns}; }
 
   /// One tile, c [rows, columns]; rows in 1..rows (or narrow_rows), columns in 1..width. Sums between parts of the
   /// depth are kept for columns rounded up to lanes.

@@ -17,10 +17,14 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
-// A job for every thread, of more than these so many, before the last chunks are cut.
+// Columns that packing a panel costs besides those it has: W is read in short pieces.
+constexpr int64_t kPanelColumns = 64;
+// A job for every thread, of more than these so many, before the threads' ends are looked at.
 constexpr int64_t kMinJobs = 16;
-// Turns of the threads that are tried.
-constexpr int64_t kMostTurns = 8;
+// Turns of the threads that are tried, and a part of the best time, as which no more is gained.
+constexpr int64_t kMostTurns = 4, kEvenEnough = 64;
+// A thread that something else holds up lets the others wait for this part of its last job.
+constexpr int64_t kHeldUp = 6;
 // Rows x columns of a job: its f32 sums are 1 MiB of the 2 MiB of a thread's buffers. They are read and written once
 // in depth_block multiplications, so it does not count which cache they lie in; a packed panel serves all rows of a
 // job.
@@ -53,29 +57,59 @@ struct GemmPlan {
   int64_t even_columns(int64_t most) const {
     return round_up(divide_up(columns, divide_up(columns, most)), shape.width);
   }
+  // The next smaller chunk of columns.
+  int64_t narrower() const {
+    return even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
+  }
   void cut_columns(int64_t threads) {
     const int64_t least = std::min(kMinJobs, threads);
-    while (jobs() < least && work() > kMinJobMultiplications && chunk_columns > shape.width) {
-      chunk_columns = even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
-    }
-    if (threads > 1) cut_last_chunks(threads);
+    while (jobs() < least && work() > kMinJobMultiplications && chunk_columns > shape.width) chunk_columns = narrower();
+    if (threads > 1) end_together(threads);
   }
-  // What is left when every thread has had the same number of whole chunks, or the last whole ones, in as many turns as
-  // end soonest; in a single one all would wait for a thread that something else has held up.
-  void cut_last_chunks(int64_t threads) {
-    const int64_t chunks = column_chunks(), work_of_row = std::min(columns, chunk_columns) * depth;
-    last_chunks = chunks % threads == 0 ? threads : chunks % threads;
-    last_rows = chunk_rows;
+
+  // Chooses the cuts that end soonest: first whole chunks, in full turns of the threads, then shorter jobs.
+  void end_together(int64_t threads) {
+    GemmPlan best = *this;
     int64_t soonest = std::numeric_limits<int64_t>::max();
-    for (int64_t turns = 1; turns <= kMostTurns; ++turns) {
-      const int64_t cuts = std::max(int64_t{1}, turns * threads / last_chunks);
-      const int64_t of_job = std::min(chunk_rows, round_up(divide_up(rows, cuts), shape.rows));
-      const int64_t taken = divide_up(last_chunks * divide_up(rows, of_job), threads);
-      int64_t time = taken * ((of_job + kPackedRows) * work_of_row + kJobMultiplications);
-      if (taken == 1) time += time / 8;
-      if (time >= soonest) continue;
-      soonest = time;
-      last_rows = of_job;
+    const int64_t most_rows = chunk_rows;
+    const int64_t all = column_chunks() * multiplications(rows) / threads;
+    const auto enough = [&] { return soonest - all <= all / kEvenEnough; };
+    for (bool narrow = true; narrow && !enough(); chunk_columns = narrower()) {
+      for (int64_t cuts = divide_up(rows, most_rows); cuts <= divide_up(rows, most_rows) * kMostTurns; ++cuts) {
+        chunk_rows = round_up(divide_up(rows, cuts), shape.rows);
+        if (divide_up(rows, chunk_rows) == cuts) try_turns(threads, soonest, best);
+        if (enough() || work() <= kMinJobMultiplications) break;
+      }
+      narrow = chunk_columns > shape.width && work() > kMinJobMultiplications;
+    }
+    *this = best;
+  }
+
+  void try_turns(int64_t threads, int64_t& soonest, GemmPlan& best) {
+    const int64_t chunks = column_chunks(), cuts = divide_up(rows, chunk_rows), full = chunks * cuts / threads;
+    const auto keep = [&](int64_t ends, int64_t last) {
+      ends += last / kHeldUp;
+      if (ends >= soonest) return;
+      soonest = ends;
+      best = *this;
+    };
+    for (int64_t first = full; first >= 0 && first + 1 >= full; --first) {
+      const int64_t whole = first * threads / cuts * cuts, turns = whole / threads, late = whole % threads;
+      const int64_t of_whole = multiplications(chunk_rows);
+      last_chunks = chunks - whole / cuts;
+      if (last_chunks == 0) {
+        keep(turns * of_whole, of_whole);
+        continue;
+      }
+      for (int64_t taken = 1; taken <= kMostTurns; ++taken) {
+        last_rows = round_up(divide_up(rows, std::max(int64_t{1}, taken * threads / last_chunks)), shape.rows);
+        last_rows = std::min(chunk_rows, last_rows);
+        const int64_t last = last_chunks * divide_up(rows, last_rows), of_last = multiplications(last_rows);
+        // Threads without one of the late jobs take last ones meanwhile.
+        const int64_t meanwhile = late > 0 ? std::min(last, (threads - late) * (of_whole / of_last)) : 0;
+        const int64_t then = (turns + (late > 0 ? 1 : 0)) * of_whole + divide_up(last - meanwhile, threads) * of_last;
+        keep(then, of_last);
+      }
     }
   }
 
@@ -102,6 +136,12 @@ struct GemmPlan {
     return next < jobs() ? piece(next).n : Range{0, 0};
   }
 
+  // What a job of so many rows costs, and, of all columns, as many as the mean one.
+  int64_t multiplications(int64_t of) const {
+    const int64_t mean = columns / column_chunks();
+    const int64_t packing = kPackedRows * (mean + kPanelColumns);
+    return (std::min(of, rows) * (mean + shape.read_columns) + packing) * depth + kJobMultiplications;
+  }
   // Multiplications of one job.
   int64_t work() const { return std::min(rows, chunk_rows) * std::min(columns, chunk_columns) * depth; }
 };

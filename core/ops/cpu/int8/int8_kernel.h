@@ -36,7 +36,9 @@ struct Int8Kernel {
   int64_t step;    ///< elements of depth that an instruction multiplies and sums: kInt8Step or twice as many
   int64_t rows, lanes, width, depth_block, panel_columns;  ///< as in GemmKernel
 
-  TileShape shape() const { return {rows, width, depth_block, panel_columns}; }
+  int64_t read_columns = 6;  ///< as in GemmKernel
+
+  TileShape shape() const { return {rows, width, depth_block, panel_columns, read_columns}; }
 
   /// rows in 1..rows; all columns of a strip.
   void (*multiply)(int64_t rows, const Int8Tile& tile);
