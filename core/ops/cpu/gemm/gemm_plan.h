@@ -19,8 +19,6 @@ constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
 // Columns that packing a panel costs besides those it has: W is read in short pieces.
 constexpr int64_t kPanelColumns = 64;
-// A job for every thread, of more than these so many, before the threads' ends are looked at.
-constexpr int64_t kMinJobs = 16;
 // Turns of the threads that are tried, and a part of the best time, as which no more is gained.
 constexpr int64_t kMostTurns = 4, kEvenEnough = 64;
 // A thread that something else holds up lets the others wait for this part of its last job.
@@ -50,7 +48,7 @@ struct GemmPlan {
     chunk_columns = even_columns(panel_columns);
     const int64_t chunks = divide_up(rows, kMaxJobSums / chunk_columns + shape.rows);
     chunk_rows = round_up(divide_up(rows, chunks), shape.rows);
-    cut_columns(threads());
+    if (threads() > 1) end_together(threads());
   }
 
   // As few chunks as `most` columns allow, of nearly the same size.
@@ -61,30 +59,27 @@ struct GemmPlan {
   int64_t narrower() const {
     return even_columns(std::max(shape.width, chunk_columns / 2 / shape.width * shape.width));
   }
-  void cut_columns(int64_t threads) {
-    const int64_t least = std::min(kMinJobs, threads);
-    while (jobs() < least && work() > kMinJobMultiplications && chunk_columns > shape.width) chunk_columns = narrower();
-    if (threads > 1) end_together(threads);
-  }
 
-  // Chooses the cuts that end soonest: first whole chunks, in full turns of the threads, then shorter jobs.
+  // Chooses the cuts that end soonest, narrower chunks only where those are not even enough.
   void end_together(int64_t threads) {
     GemmPlan best = *this;
     int64_t soonest = std::numeric_limits<int64_t>::max();
-    const int64_t most_rows = chunk_rows;
+    const int64_t most_rows = chunk_rows, least_cuts = divide_up(rows, most_rows);
     const int64_t all = column_chunks() * multiplications(rows) / threads;
-    const auto enough = [&] { return soonest - all <= all / kEvenEnough; };
-    for (bool narrow = true; narrow && !enough(); chunk_columns = narrower()) {
-      for (int64_t cuts = divide_up(rows, most_rows); cuts <= divide_up(rows, most_rows) * kMostTurns; ++cuts) {
+    const auto done = [&] { return soonest - all <= all / kEvenEnough || work() <= kMinJobMultiplications; };
+    for (;; chunk_columns = narrower()) {
+      for (int64_t cuts = least_cuts; cuts <= least_cuts * kMostTurns; ++cuts) {
         chunk_rows = round_up(divide_up(rows, cuts), shape.rows);
         if (divide_up(rows, chunk_rows) == cuts) try_turns(threads, soonest, best);
-        if (enough() || work() <= kMinJobMultiplications) break;
+        if (done()) break;
       }
-      narrow = chunk_columns > shape.width && work() > kMinJobMultiplications;
+      chunk_rows = most_rows;
+      if (done() || chunk_columns <= shape.width) break;
     }
     *this = best;
   }
 
+  // Whole chunks in full turns of the threads, or one turn fewer, then shorter jobs in so many turns.
   void try_turns(int64_t threads, int64_t& soonest, GemmPlan& best) {
     const int64_t chunks = column_chunks(), cuts = divide_up(rows, chunk_rows), full = chunks * cuts / threads;
     const auto keep = [&](int64_t ends, int64_t last) {
@@ -93,9 +88,9 @@ struct GemmPlan {
       soonest = ends;
       best = *this;
     };
-    for (int64_t first = full; first >= 0 && first + 1 >= full; --first) {
+    const int64_t of_whole = multiplications(chunk_rows);
+    for (int64_t first = full; first >= std::max(int64_t{0}, full - 1); --first) {
       const int64_t whole = first * threads / cuts * cuts, turns = whole / threads, late = whole % threads;
-      const int64_t of_whole = multiplications(chunk_rows);
       last_chunks = chunks - whole / cuts;
       if (last_chunks == 0) {
         keep(turns * of_whole, of_whole);
