@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kPackedColumns = 24;
 // A thread that something else holds up lets the others wait for this part of its last job.
 constexpr int64_t kHeldUp = 32;
+// Turns of the threads that are tried.
+constexpr int64_t kMostTurns = 8;
 // With few rows a panel costs more to write than to multiply: a quarter of it stays in the nearest cache.
 constexpr int64_t kFewRows = 2 * kPackedRows;
 

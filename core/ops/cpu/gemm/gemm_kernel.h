@@ -42,6 +42,10 @@ struct TileOutput {
   bool accumulate;
 };
 
+/// What it costs a panel to read rows of A from beyond the nearest caches, as columns that are multiplied: measured
+/// with panels of half the columns or fewer. Tiles (AMX) multiply several times as fast as memory is read.
+constexpr int64_t kReadColumns = 6, kReadColumnsOfTiles = 12;
+
 /// What the cutting of a product into jobs depends on; see GemmKernel.
 struct TileShape {
   int64_t rows, width, depth_block, panel_columns, read_columns;
@@ -70,9 +74,7 @@ struct GemmKernel {
   /// Where A has to be packed: rows that are packed at once, a multiple of kLeftGroup (many, where rows of the matrix
   /// in memory are pages apart).
   int64_t packed_rows = kLeftGroup;
-  /// What it costs a panel to read rows of A from beyond the nearest caches, as columns that are multiplied: measured
-  /// with panels of half the columns or fewer.
-  int64_t read_columns = 6;
+  int64_t read_columns = kReadColumns;
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns, read_columns}; }
 

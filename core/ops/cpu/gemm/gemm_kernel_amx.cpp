@@ -86,7 +86,7 @@ NIBBLE_AVX512 void pack_left_transposed(const std::byte* from, int64_t stride, i
 const GemmKernel kGemmAmx = [] {
   GemmKernel kernel = kGemmAvx512Bf16;
   kernel.rows = amx::kRows;
-  kernel.read_columns = 12;  // tiles multiply several times as fast as memory is read
+  kernel.read_columns = kReadColumnsOfTiles;
   kernel.narrow_rows = 0;
   kernel.left_by_rows = true;
   kernel.multiply = multiply;

@@ -17,12 +17,6 @@ inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 constexpr int64_t kMinJobMultiplications = int64_t{1} << 22;
 // What a job costs besides, as multiplications, and a panel that it packs, as rows that are multiplied by it.
 constexpr int64_t kJobMultiplications = kMinJobMultiplications / 20, kPackedRows = 16;
-// Columns that packing a panel costs besides those it has: W is read in short pieces.
-constexpr int64_t kPanelColumns = 64;
-// Turns of the threads that are tried, and a part of the best time, as which no more is gained.
-constexpr int64_t kMostTurns = 4, kEvenEnough = 64;
-// A thread that something else holds up lets the others wait for this part of its last job.
-constexpr int64_t kHeldUp = 6;
 // Rows x columns of a job: its f32 sums are 1 MiB of the 2 MiB of a thread's buffers. They are read and written once
 // in depth_block multiplications, so it does not count which cache they lie in; a packed panel serves all rows of a
 // job.
@@ -36,6 +30,13 @@ struct Range {
 /// The sizes of one product and how it is cut into jobs: chunks of columns by chunks of rows, the last chunks of
 /// columns by shorter ones, so that the threads end together without W being packed often.
 struct GemmPlan {
+  /// Columns that packing a panel costs besides those it has: W is read in short pieces.
+  static constexpr int64_t kPanelColumns = 64;
+  /// Turns of the threads that are tried, and the part of the best time that is not worth another search.
+  static constexpr int64_t kMostTurns = 4, kEvenEnough = 64;
+  /// A thread that something else holds up lets the others wait for this part of its last job.
+  static constexpr int64_t kHeldUp = 6;
+
   TileShape shape;
   int64_t rows, columns, depth;            // M, N, K
   int64_t chunk_rows, chunk_columns;       // of one job

@@ -35,8 +35,7 @@ struct Int8Kernel {
   int64_t bias;    ///< what is added to them, where the instruction wants one side unsigned
   int64_t step;    ///< elements of depth that an instruction multiplies and sums: kInt8Step or twice as many
   int64_t rows, lanes, width, depth_block, panel_columns;  ///< as in GemmKernel
-
-  int64_t read_columns = 6;  ///< as in GemmKernel
+  int64_t read_columns = kReadColumns;
 
   TileShape shape() const { return {rows, width, depth_block, panel_columns, read_columns}; }
 

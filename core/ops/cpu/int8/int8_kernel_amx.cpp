@@ -43,7 +43,7 @@ void multiply(int64_t rows, const Int8Tile& t) {
 const Int8Kernel kInt8Amx = [] {
   Int8Kernel kernel = kInt8Avx512Vnni;
   kernel.rows = amx::kRows;
-  kernel.read_columns = 12;  // see kGemmAmx
+  kernel.read_columns = kReadColumnsOfTiles;
   kernel.multiply = multiply;
   kernel.release = amx::release;
   return kernel;

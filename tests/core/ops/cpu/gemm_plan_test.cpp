@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <algorithm>
 #include <functional>
 #include <queue>
 #include <vector>
@@ -91,7 +91,7 @@ TEST(GemmPlan, ThreadsOfLargeProductsEndTogether) {
 TEST(GemmPlan, APanelServesAllRowsWhereThreadsEndTogetherAnyway) {
   const Workers as(2);
   const GemmPlan plan = plan_of({512, 49152, 576});
-  EXPECT_LT(plan.jobs(), plan.column_chunks() + 2 * kMostTurns);
+  EXPECT_LT(plan.jobs(), plan.column_chunks() + 2 * GemmPlan::kMostTurns);
 }
 
 }  // namespace
