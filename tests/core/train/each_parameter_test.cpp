@@ -12,19 +12,10 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/core/train/train_step.h"
+#include "nibble/tests/core/base/workers.h"
 
 namespace nibble {
 namespace {
-
-// As many workers, whatever the machine has.
-struct Workers : ParallelObserver {
-  using ParallelObserver::ParallelObserver;
-  void begin_section(int64_t, const void*) override { ++sections; }
-  void end_piece() override {}
-  void end_section() override {}
-  void step(const void*, int64_t, bool) override {}
-  int64_t sections = 0;
-};
 
 TEST(EachParameter, IsVisitedOnceWhateverTheirSizes) {
   MemoryPool pool;
@@ -35,7 +26,7 @@ TEST(EachParameter, IsVisitedOnceWhateverTheirSizes) {
   std::vector<Parameter*> parameters;
   for (Parameter& parameter : all) parameters.push_back(&parameter);
   for (const int count : {1, 4, 100}) {
-    const Workers workers(count);
+    const test::Workers workers(count);
     std::vector<int> seen(all.size()), whole(all.size());
     for_each_parameter(parameters, [&](size_t i) {
       ++seen[i];
@@ -55,7 +46,7 @@ TEST(EachParameter, OfADeviceWithoutBytesIsVisitedByOneThread) {  // which count
     parameter.value = Tensor::empty(pool, {8}, DType::f32);
     parameters.push_back(&parameter);
   }
-  const Workers workers(4);
+  const test::Workers workers(4);
   for_each_parameter(parameters, [](size_t) { EXPECT_FALSE(in_parallel()); });
 }
 
@@ -79,7 +70,7 @@ Trained train(int as_workers, int64_t* sections) {
   for (int32_t t = 0; t < 600; ++t) sample.ids.push_back(7 * t % 97);
   sample.labels = sample.ids;
   const Batch batch = make_batch({&sample, 1}, context.pool);
-  std::optional<Workers> workers;
+  std::optional<test::Workers> workers;
   if (as_workers > 0) workers.emplace(as_workers);
   Trained trained;
   for (int64_t step = 1; step <= 2; ++step) {

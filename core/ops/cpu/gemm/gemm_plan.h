@@ -122,8 +122,14 @@ struct GemmPlan {
     const int64_t size = whole ? chunk_rows : last_rows, cuts = divide_up(rows, size);
     const int64_t of_kind = whole ? job : job - whole_jobs();
     const int64_t m0 = of_kind % cuts * size;
-    const int64_t n0 = (of_kind / cuts + (whole ? 0 : column_chunks() - last_chunks)) * chunk_columns;
-    return {{m0, std::min(rows, m0 + size)}, {n0, std::min(columns, n0 + chunk_columns)}};
+    const int64_t chunk = of_kind / cuts + (whole ? 0 : column_chunks() - last_chunks);
+    return {{m0, std::min(rows, m0 + size)}, {first_column(chunk), first_column(chunk + 1)}};
+  }
+
+  // Whole strips, in each of the first chunks one more than in the last where there are not as many for all.
+  int64_t first_column(int64_t chunk) const {
+    const int64_t strips = divide_up(columns, shape.width), each = strips / column_chunks();
+    return std::min(columns, (chunk * each + std::min(chunk, strips % column_chunks())) * shape.width);
   }
 
   // Columns of the job that the thread of this one may come to next, where there is one.

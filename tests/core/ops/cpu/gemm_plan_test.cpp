@@ -10,21 +10,11 @@
 #include <vector>
 
 #include "nibble/core/base/cpu_features.h"
-#include "nibble/core/base/parallel_observer.h"
 #include "nibble/core/ops/cpu/gemm/gemm_packed.h"
+#include "nibble/tests/core/base/workers.h"
 
 namespace nibble::ops::cpu {
 namespace {
-
-// threads() of the plans that are made while it lives.
-class Workers : public ParallelObserver {
- public:
-  using ParallelObserver::ParallelObserver;
-  void begin_section(int64_t, const void*) override {}
-  void end_piece() override {}
-  void end_section() override {}
-  void step(const void*, int64_t, bool) override {}
-};
 
 struct Sizes {
   int64_t rows, columns, depth;
@@ -51,7 +41,7 @@ double waiting(const GemmPlan& plan, int workers) {
 
 TEST(GemmPlan, JobsAreEveryElementOnce) {
   for (const int workers : {1, 2, 3, 7, 16, 64, 128}) {
-    const Workers as(workers);
+    const test::Workers as(workers);
     for (const Sizes& sizes : {Sizes{1, 1, 1},
                                {1, 5000, 8},
                                {5000, 1, 8},
@@ -81,15 +71,32 @@ TEST(GemmPlan, JobsAreEveryElementOnce) {
 
 TEST(GemmPlan, ThreadsOfLargeProductsEndTogether) {
   for (const int workers : {2, 3, 6, 8, 16, 24, 48, 64}) {
-    const Workers as(workers);
+    const test::Workers as(workers);
     for (const Sizes& sizes : {Sizes{2048, 2048, 2048}, {2048, 5632, 2048}, {2048, 2048, 5632}, {2048, 4096, 4096}}) {
       EXPECT_LT(waiting(plan_of(sizes), workers), 0.06) << workers << ' ' << sizes.columns << ' ' << sizes.depth;
     }
   }
 }
 
+// Of 576 columns by 80 the last chunk would have 16.
+TEST(GemmPlan, ChunksOfColumnsAreOfNearlyTheSameSize) {
+  const test::Workers as(2);
+  for (const int64_t columns : {576, 1009, 2048, 49152}) {
+    const GemmPlan plan = plan_of({171, columns, 4096});
+    int64_t least = columns, most = 0;
+    for (int64_t chunk = 0; chunk < plan.column_chunks(); ++chunk) {
+      const int64_t size = plan.first_column(chunk + 1) - plan.first_column(chunk);
+      least = std::min(least, size);
+      most = std::max(most, size);
+    }
+    EXPECT_LE(most, plan.chunk_columns);
+    EXPECT_LT(most - least, 2 * plan.shape.width) << columns;
+  }
+  EXPECT_LT(waiting(plan_of({171, 576, 49152}), 2), 0.02);
+}
+
 TEST(GemmPlan, APanelServesAllRowsWhereThreadsEndTogetherAnyway) {
-  const Workers as(2);
+  const test::Workers as(2);
   const GemmPlan plan = plan_of({512, 49152, 576});
   EXPECT_LT(plan.jobs(), plan.column_chunks() + 2 * GemmPlan::kMostTurns);
 }
