@@ -12,8 +12,9 @@ namespace nibble::ops::cpu {
 constexpr int64_t kLeftGroup = 48;
 /// Rows of either operand in one call of GemmKernel::dots.
 constexpr int64_t kDotRows = 4;
-/// Columns of the narrow (see thin_rows) and of the wide matrix in one call of GemmKernel::multiply_thin.
-constexpr int64_t kThinRows = 8, kThinColumns = 32;
+/// Columns of the narrow (see thin_rows) and of the wide matrix in one call of GemmKernel::multiply_thin and, so that
+/// all columns of a piece meet them in the second cache level, rows of both.
+constexpr int64_t kThinRows = 8, kThinColumns = 32, kThinDepth = 128;
 
 /// What a tile multiplies, a left operand with a right one, and what is added to the same sums after it.
 struct TileInput {
@@ -112,12 +113,14 @@ struct GemmKernel {
   void (*dots_bf16)(int64_t rows, int64_t columns, int64_t depth, const std::byte* x, int64_t x_stride,
                     const std::byte* w, int64_t w_stride, float* sums) = nullptr;
 
-  /// Rows and, so that all columns of a piece meet them in the second cache level, depths of a call of multiply_thin.
-  int64_t thin_rows = kThinRows, thin_depth = 128;
+  int64_t thin_rows = kThinRows;  ///< of a call of multiply_thin
+  /// Whether that reads the wide matrix from a copy, whose rows are not so far apart that they share a few sets of the
+  /// first cache level.
+  bool copies_wide = false;
   /// Products over many rows of two matrices, a narrow and a wide one: sums[r * kThinColumns + n] += left(k, r) wide(k,
   /// n) over k < depth, for r < rows <= thin_rows and n < columns <= kThinColumns, in the order of multiply. `left` is
-  /// the first of these columns in a strip of the narrow matrix (pack_rows); the wide one is read in place, `stride`
-  /// elements between its rows. Null: none.
+  /// the first of these columns in a strip of the narrow matrix (pack_rows); rows of the wide one are `stride` elements
+  /// apart. Null: none.
   void (*multiply_thin)(int64_t rows, int64_t columns, int64_t depth, const std::byte* left, const std::byte* wide,
                         int64_t stride, float* sums) = nullptr;
 

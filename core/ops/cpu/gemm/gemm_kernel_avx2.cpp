@@ -198,7 +198,7 @@ void multiply(int64_t rows, int64_t columns, const TileInput& input, const TileO
   kTiles[rows - 1][(columns - 1) / kLanes](input, columns, output);
 }
 
-// As tile(), of a right side in place. Its rows are asked for by the CPU alone: with a hint for each it waits longer.
+// As tile(), of a right side whose rows are asked for by the CPU alone: with a hint for each it waits longer.
 template <int64_t R, bool kWhole>
 NIBBLE_AVX2 void thin_tile(int64_t columns, int64_t depth, const float* left, const float* wide, int64_t stride,
                            float* kept) {
@@ -283,7 +283,7 @@ const GemmKernel kGemmAvx2 = {
     .dots = dots<float>,
     .dots_bf16 = dots<bf16>,
     .thin_rows = kRows,
-    .thin_depth = 384,
+    .copies_wide = true,
     .multiply_thin = multiply_thin,
     .store = store,
 };

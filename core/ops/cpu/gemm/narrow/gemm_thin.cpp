@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include <hwy/aligned_allocator.h>
 #include "nibble/core/base/parallel.h"
@@ -48,6 +49,15 @@ struct Operands {
   hwy::AlignedFreeUniquePtr<std::byte[]> strips;
 };
 
+/// `count` rows of a matrix, of which the next are asked for meanwhile, into rows of `to_stride` bytes.
+void copy_rows(const std::byte* from, int64_t stride, int64_t count, int64_t bytes, std::byte* to, int64_t to_stride) {
+  constexpr int64_t kAheadRows = 16, kLine = 64;
+  for (int64_t row = 0; row < count; ++row, from += stride, to += to_stride) {
+    for (int64_t i = 0; i < bytes; i += kLine) __builtin_prefetch(from + kAheadRows * stride + i);
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
 /// sums [rows, kPiece] (+)= alpha * narrow^T wide for `columns` columns of `wide` from `column` on, part by part of the
 /// depth.
 void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int64_t columns, bool accumulate,
@@ -62,17 +72,24 @@ void multiply(const Operands& of, const GemmKernel& kernel, int64_t column, int6
                        .dtype = DType::f32,
                        .alpha = alpha,
                        .accumulate = accumulate};
+  alignas(64) std::array<std::byte, kThinDepth * kPiece * sizeof(float)> copied;
   Sums parts;  // of one block: [half of the piece][rows][kThinColumns]
   for (int64_t begin = 0; begin < of.depth; begin += block, output.accumulate = true) {
     const int64_t end = std::min(of.depth, begin + block);
     std::fill_n(parts.begin(), of.rows * kPiece, 0.0f);
-    for (int64_t k = begin; k < end; k += kernel.thin_depth) {
+    for (int64_t k = begin; k < end; k += kThinDepth) {
+      const int64_t deep = std::min(kThinDepth, end - k);
+      const std::byte* wide = of.wide.raw() + (k * width + column) * of.size;
+      if (kernel.copies_wide) {
+        copy_rows(wide, width * of.size, deep, columns * of.size, copied.data(), kPiece * of.size);
+        wide = copied.data();
+      }
       for (int64_t n = 0; n < columns; n += kThinColumns) {
-        const std::byte* wide = of.wide.raw() + (k * width + column + n) * of.size;
         for (int64_t r = 0, count; r < of.rows; r += count) {
           count = std::min({kernel.thin_rows, of.rows - r, kernel.width - r % kernel.width});
-          kernel.multiply_thin(count, std::min(kThinColumns, columns - n), std::min(kernel.thin_depth, end - k),
-                               of.left(k, r, kernel), wide, width, parts.data() + n * of.rows + r * kThinColumns);
+          kernel.multiply_thin(count, std::min(kThinColumns, columns - n), deep, of.left(k, r, kernel),
+                               wide + n * of.size, kernel.copies_wide ? kPiece : width,
+                               parts.data() + n * of.rows + r * kThinColumns);
         }
       }
     }
