@@ -269,6 +269,7 @@ Result measure(const Job& job) {
 /// The sections of a step with the pieces that `workers` threads get.
 std::vector<ParallelSection> record_step(Training& training, int workers, int64_t steps) {
   std::vector<ParallelSection> sections;
+  training.context().threads = workers;
   for (int64_t step = 0; step < steps; ++step) {
     SectionRecorder recorder(workers);
     training.step();

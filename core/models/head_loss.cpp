@@ -13,7 +13,7 @@ using ops::kTokenStatistics;
 
 namespace {
 
-constexpr int64_t kLogitBytes = int64_t{32} << 20;
+constexpr int64_t kLogitBytes = int64_t{32} << 20, kLogitBytesOfThread = int64_t{1} << 20;
 constexpr int64_t kMinRows = 128;
 
 /// Rows of a batch that have a label, and those of them whose weight is 0.
@@ -82,6 +82,15 @@ int64_t head_chunk_rows(int64_t rows, int64_t vocabulary, int64_t width, bool tr
       std::max({kMinRows, kLogitBytes / (vocabulary * int64_t{sizeof(float)}), trained ? width / 2 : 0});
   const int64_t chunks = std::max(int64_t{1}, (rows - about / 8 + about - 1) / about);
   return std::max(int64_t{1}, (rows + chunks - 1) / chunks);
+}
+
+int64_t head_chunks_at_once(int64_t chunk_rows, int64_t vocabulary, int64_t threads) {
+  const int64_t bytes = chunk_rows * vocabulary * int64_t{sizeof(float)};
+  return std::max(int64_t{1}, (threads * kLogitBytesOfThread + bytes / 2) / bytes);
+}
+
+bool DecoderHead::has_trainable() const {
+  return (norm && norm->has_trainable()) || (project && project->has_trainable()) || linear.has_trainable();
 }
 
 int64_t DecoderHead::chunk_rows(int64_t rows) {
@@ -185,6 +194,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
   const float gradient_scale = gradient ? gradient->scale : 1;
   const LabelledRows rows = labelled_rows(batch, linear.global_out_features(), all_weights);
   double total = 0;
+  int64_t summed_rows = 0;
   const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
     if (temperature != 1) ops::scale(chunk, 1 / temperature);
     Tensor losses = Tensor::empty(pool, {chunk.dim(0)}, DType::f32, "losses");
@@ -198,7 +208,9 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
       token_statistics = Tensor::empty(pool, {kTokenStatistics, chunk.dim(0)}, DType::f32, "statistics of logits");
     }
     cross_entropy_of(sharding, chunk, targets, cap, gradient_scale, weights, losses, token_statistics, dlogits, step);
-    total += ops::sum(losses);
+    for (int64_t begin = 0; begin < losses.dim(0); begin += summed_rows) {
+      total += ops::sum(losses.rows(begin, std::min(losses.dim(0), begin + summed_rows)));
+    }
     if (log_probs) put_rows(losses, picked, -1, log_probs->data<float>(), pool.host());
     for (int64_t i = 0; token_statistics && i < kTokenStatistics; ++i) {
       const bool sum = static_cast<ops::TokenStatistic>(i) == ops::TokenStatistic::mean_logit;
@@ -207,9 +219,17 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
     }
     if (gradient && temperature != 1) ops::scale(dlogits, 1 / temperature);
   };
-  each_chunk(hidden, rows.weighted, chunk_rows(std::ssize(rows.weighted)), step, sharding, gradient, of);
+  const auto pass = [&](const std::vector<int32_t>& of_rows) {
+    summed_rows = chunk_rows(std::ssize(of_rows));
+    // Parameters' gradients are sums over chunks, and all shards of a vocabulary have the same chunks.
+    const bool any_size = !sharding && !(gradient && has_trainable());
+    const int64_t chunks =
+        any_size ? head_chunks_at_once(summed_rows, linear.global_out_features(), step.rank.threads) : 1;
+    each_chunk(hidden, of_rows, chunks * summed_rows, step, sharding, gradient, of);
+  };
+  pass(rows.weighted);
   gradient = nullptr;
-  if (log_probs) each_chunk(hidden, rows.others, chunk_rows(std::ssize(rows.others)), step, sharding, nullptr, of);
+  if (log_probs) pass(rows.others);
   return total;
 }
 

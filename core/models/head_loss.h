@@ -17,6 +17,10 @@ namespace nibble {
 /// effect.
 int64_t head_chunk_rows(int64_t rows, int64_t vocabulary, int64_t width, bool trained);
 
+/// How many such chunks are computed together where that changes no bits: so many that each thread has about 1 MiB of
+/// their logits, at least one.
+int64_t head_chunks_at_once(int64_t chunk_rows, int64_t vocabulary, int64_t threads);
+
 /// Which gradient a head computes: of the sum over label tokens of weight * -log p, times `scale`. That of the logits
 /// is scale * weight * (softmax - onehot).
 struct HeadGradient {
@@ -49,6 +53,7 @@ struct DecoderHead {
   Tensor stream(const Tensor& x, const StepContext& step, StreamEnds::Saved* saved) {
     return streams ? streams->join(x, step, saved) : x;
   }
+  bool has_trainable() const;
   /// See head_chunk_rows; the same for all shards of a vocabulary.
   int64_t chunk_rows(int64_t rows);
 

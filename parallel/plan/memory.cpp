@@ -40,15 +40,15 @@ using detail::StageRun, detail::StageSizes;
 /// The stages of one layout.
 class Stages {
  public:
-  Stages(const PlanJob& job, const PlanLayout& layout)
-      : job_(job), layout_(layout), count_(microbatches_of_rank(job, layout)) {
+  Stages(const PlanJob& job, const PlanLayout& layout, int threads)
+      : job_(job), layout_(layout), threads_(threads), count_(microbatches_of_rank(job, layout)) {
     const PlannedModel& model = job.model;
     for (int64_t l = 1; l < model.config.layers; ++l) alike_ = alike_ && model.group(l).kind == model.group(0).kind;
   }
 
   /// recomputed: by layer of the whole model.
-  StageMemory memory(const LayerRange& range, int64_t stage, const std::vector<bool>& recomputed, int threads,
-                     int64_t budget, bool all_layers = false) {
+  StageMemory memory(const LayerRange& range, int64_t stage, const std::vector<bool>& recomputed, int64_t budget,
+                     bool all_layers = false) {
     int64_t again = 0;
     for (int64_t l = range.begin; l < range.end; ++l) {
       if (recomputed[static_cast<size_t>(l)]) again = l + 1 - range.begin;
@@ -66,7 +66,7 @@ class Stages {
     memory.file = run.file;
     memory.written = run.written;
     memory.costs = run.costs;
-    memory.split[MemoryUse::workspace] += threads * kThreadBytes;
+    memory.split[MemoryUse::workspace] += threads_ * kThreadBytes;
     const int64_t mpi = layout_.mesh.ranks() > 1 ? kMpiBytes : 0;
     memory.split[MemoryUse::program] += kProgramBytes + job_.program_bytes + mpi;
     const int64_t reading = kReadingProgramBytes + job_.reading_bytes + mpi;
@@ -99,7 +99,7 @@ class Stages {
     const StageSizes sizes = {range.end - range.begin - again, again, in_flight};
     if (!alike_) {
       begin_ = range.begin;
-      return once(sizes, [&] { return of_largest_shard(job_.model.config, {range, again, in_flight}); });
+      return once(sizes, [&] { return of_largest_shard(job_.model.config, {range, again, in_flight, threads_}); });
     }
     StageRun run = along(sizes, 0);
     if (all_layers) run.margin = along(sizes, 2).margin;
@@ -124,7 +124,7 @@ class Stages {
       const int64_t below = first_ ? 0 : 1, end = below + kept + again;
       config.layers = end + (last_ ? 0 : 1);
       if (!config.layer.empty()) config.layer.resize(static_cast<size_t>(config.layers), config.layer.front());
-      return of_largest_shard(config, {{below, end}, again, in_flight});
+      return of_largest_shard(config, {{below, end}, again, in_flight, threads_});
     });
   }
 
@@ -167,6 +167,7 @@ class Stages {
             number(layout_.wire_dtype),
             number(layout_.schedule),
             layout_.offload,
+            threads_,
             count_,
             job_.tokens,
             job_.document_length,
@@ -177,6 +178,7 @@ class Stages {
 
   const PlanJob& job_;
   const PlanLayout& layout_;
+  int threads_;                // of a rank
   int64_t count_, begin_ = 0;  // the stage's lowest layer, where layers differ
   bool alike_ = true, first_ = true, last_ = true;
 };
@@ -191,18 +193,18 @@ std::vector<bool> recomputed_layers(const PlanJob& job, const PlanLayout& layout
 
 MemoryPlan plan_memory(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages, int threads,
                        int64_t budget, bool all_layers) {
-  Stages of_layout(job, layout);
+  Stages of_layout(job, layout, threads);
   MemoryPlan plan;
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
     plan.stages.push_back(of_layout.memory({stages[s], stages[s + 1]}, static_cast<int64_t>(s),
-                                           recomputed_layers(job, layout), threads, budget, all_layers));
+                                           recomputed_layers(job, layout), budget, all_layers));
   }
   return plan;
 }
 
 std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layout, const std::vector<int64_t>& stages,
                                       int threads, int64_t room, int64_t budget, bool all_layers) {
-  Stages of_layout(job, layout);
+  Stages of_layout(job, layout, threads);
   std::vector<bool> chosen(static_cast<size_t>(job.model.config.layers), false);
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
     const LayerRange range{stages[s], stages[s + 1]};
@@ -212,8 +214,7 @@ std::vector<bool> layers_to_recompute(const PlanJob& job, const PlanLayout& layo
       return again;
     };
     const auto fits = [&](int64_t layer) {
-      const StageMemory memory =
-          of_layout.memory(range, static_cast<int64_t>(s), below(layer), threads, budget, all_layers);
+      const StageMemory memory = of_layout.memory(range, static_cast<int64_t>(s), below(layer), budget, all_layers);
       return memory.needed() <= room && memory.fits_pool;
     };
     int64_t least = range.begin, most = range.end;  // least: not tried, or does not fit

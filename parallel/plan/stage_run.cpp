@@ -227,7 +227,7 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
   MemoryPool pool(0, device);
   device.on_mapped([&](int64_t more) { pool.count_mapped(more); });
   MetaComm world(0, static_cast<int>(layout.mesh.ranks()));
-  RankContext rank{world, pool, 1, 0};
+  RankContext rank{world, pool, stage.threads, 0};
   const Place place = place_of(job, config, layout, stage);
   MeshShape shape = layout.mesh;
   shape.pipeline = place.stages;

@@ -35,7 +35,8 @@ struct StageRank {
   LayerRange layers;
   int64_t recomputed = 0;  ///< lowest of them that run again
   int64_t in_flight = 1;   ///< microbatches between their passes
-  int64_t shard = 0;       ///< its place on the shard axis
+  int threads = 1;
+  int64_t shard = 0;  ///< its place on the shard axis
 };
 
 /// A job whose microbatches are `times` as large as those that a plan runs: of very many tokens it runs some.
@@ -58,7 +59,7 @@ using StageSizes = std::array<int64_t, 3>;
 
 /// What was run before, of stages by all else that a run depends on.
 struct PlannedRuns {
-  using Settings = std::array<int64_t, 21>;
+  using Settings = std::array<int64_t, 22>;
   std::map<std::pair<Settings, StageSizes>, StageRun> stages;
   std::map<int64_t, ModelWork> work;  ///< by tensor degree
 };

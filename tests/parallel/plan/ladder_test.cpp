@@ -85,6 +85,16 @@ TEST_F(PlannedRun, TheMarginIsThatOfAllLayers) {
   EXPECT_GT(margin(plan.asked.memory), 2 * margin(few));
 }
 
+TEST_F(PlannedRun, ManyThreadsHaveMoreLogitsAtOnce) {
+  PlanRequest one = cluster();
+  one.ranks = 1;
+  const RecipePlan plan = plan_recipe(recipe({{"adapter", {{"r", 16}}}}), one);
+  const auto logits = [&](int threads) {
+    return plan_memory(plan.job, plan.asked.layout, plan.asked.stages, threads).largest().split[MemoryUse::logits];
+  };
+  EXPECT_EQ(logits(64) - logits(2), 256 * 32000 * (4 + 2));  // 512 rows, not 256, and their gradient
+}
+
 TEST_F(PlannedRun, EveryRungNeedsLessThanTheOneBefore) {
   const RecipePlan plan = plan_recipe(recipe(), cluster());
   const auto bytes = [&](size_t rung) { return plan.ladder[rung].memory.needed_bytes(); };
