@@ -231,6 +231,10 @@ Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, 
   loader.check_nothing_left(options.expects, decoder);
   // Reading a norm maps up to 2 MiB of the file around it, also weights that were quantized and released before.
   for (const std::string& name : checkpoint.names()) release_pages(checkpoint.at(name));
+  decoder.visit_linears([](Linear& of) {
+    if (!of.weight().is_first()) return;
+    for (const Tensor* tensor : of.weight().storage()) prefer_huge_pages(*tensor);
+  });
   return decoder;
 }
 

@@ -30,6 +30,8 @@ class Device {
   virtual const ops::Backend& backend() const = 0;
   /// Read-only bytes that came out of a file's map may leave memory until they are used again; a wish.
   virtual void release(const std::byte* bytes, size_t count) const = 0;
+  /// Such bytes are read whole, so that large pages serve them best; a wish.
+  virtual void prefer_huge_pages(const std::byte* /*bytes*/, size_t /*count*/) const {}
 
  protected:
   Device() = default;

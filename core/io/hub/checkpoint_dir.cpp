@@ -65,6 +65,11 @@ void release_pages(const Tensor& tensor) {
   tensor.device().release(tensor.address(), tensor.bytes());
 }
 
+void prefer_huge_pages(const Tensor& tensor) {
+  if (!tensor.has_bytes() || tensor.writable()) return;
+  tensor.device().prefer_huge_pages(tensor.address(), tensor.bytes());
+}
+
 std::vector<fs::path> link_roots(const fs::path& directory) {
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);

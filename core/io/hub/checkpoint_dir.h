@@ -63,6 +63,10 @@ class CheckpointDir {
 /// Gives the pages of a mapped tensor back to the system: they stay in its cache, but no longer count as this
 /// process's. For passes over models that are larger than memory. Nothing happens for tensors that are not mapped.
 void release_pages(const Tensor& tensor);
+/// Asks the system to map a mapped tensor in huge pages, for tensors that are read whole. Linux does so with what is
+/// not in its cache yet, where the file system can (ext4 of Linux 6.18). Nothing happens for tensors that are not
+/// mapped.
+void prefer_huge_pages(const Tensor& tensor);
 
 /// The canonical directories that links in model directory `directory` may lead to: itself, and the root of the Hugging
 /// Face cache when it is a snapshot in one.
