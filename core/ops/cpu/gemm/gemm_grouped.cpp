@@ -70,8 +70,7 @@ class Grouped {
   void run() const {
     const auto chosen = std::ssize(chosen_);
     parallel_for(scatters_ ? chunks_ : chosen * chunks_, 1, [&](int64_t piece, int64_t) {
-      const int64_t n0 = piece % chunks_ * chunk_columns_;
-      const Range n{n0, std::min(columns_, n0 + chunk_columns_)};
+      const Range n = chunk_of_columns(piece % chunks_, chunks_, columns_, kernel_.width);
       if (!scatters_) return multiply(chosen_[static_cast<size_t>(piece / chunks_)], n);
       for (const int64_t g : chosen_) multiply(g, n);
     });

@@ -27,6 +27,14 @@ struct Range {
   int64_t size() const { return end - begin; }
 };
 
+/// Chunk `i` of `chunks` of the columns, in whole strips of `width`: the first ones have one more than the last where
+/// there are not as many for all.
+inline Range chunk_of_columns(int64_t i, int64_t chunks, int64_t columns, int64_t width) {
+  const int64_t strips = divide_up(columns, width), each = strips / chunks, more = strips % chunks;
+  const int64_t begin = (i * each + std::min(i, more)) * width;
+  return {begin, std::min(columns, begin + (each + (i < more ? 1 : 0)) * width)};
+}
+
 /// The sizes of one product and how it is cut into jobs: chunks of columns by chunks of rows, the last chunks of
 /// columns by shorter ones, so that the threads end together without W being packed often.
 struct GemmPlan {
@@ -123,13 +131,7 @@ struct GemmPlan {
     const int64_t of_kind = whole ? job : job - whole_jobs();
     const int64_t m0 = of_kind % cuts * size;
     const int64_t chunk = of_kind / cuts + (whole ? 0 : column_chunks() - last_chunks);
-    return {{m0, std::min(rows, m0 + size)}, {first_column(chunk), first_column(chunk + 1)}};
-  }
-
-  // Whole strips, in each of the first chunks one more than in the last where there are not as many for all.
-  int64_t first_column(int64_t chunk) const {
-    const int64_t strips = divide_up(columns, shape.width), each = strips / column_chunks();
-    return std::min(columns, (chunk * each + std::min(chunk, strips % column_chunks())) * shape.width);
+    return {{m0, std::min(rows, m0 + size)}, chunk_of_columns(chunk, column_chunks(), columns, shape.width)};
   }
 
   // Columns of the job that the thread of this one may come to next, where there is one.
