@@ -21,17 +21,21 @@ class CpuDevice final : public Device {
                  [=](int64_t begin, int64_t end) { std::memset(bytes + begin, 0, static_cast<size_t>(end - begin)); });
   }
   void copy(const std::byte* from, std::byte* to, size_t count) const override { std::memcpy(to, from, count); }
-  void release(const std::byte* bytes, size_t count) const override { advise(bytes, count, MADV_DONTNEED); }
-  void prefer_huge_pages(const std::byte* bytes, size_t count) const override { advise(bytes, count, MADV_HUGEPAGE); }
+  void release(const std::byte* bytes, size_t count) const override {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(bytes);
+    advise((begin + page - 1) / page * page, (begin + count) / page * page, MADV_DONTNEED);
+  }
+  // With the pages that they share with others: ranges that meet are one to the system, whose number of ranges is
+  // limited. A system that has no such pages refuses, and nothing is lost.
+  void prefer_huge_pages(const std::byte* bytes, size_t count) const override {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(bytes);
+    advise(begin / page * page, (begin + count + page - 1) / page * page, MADV_HUGEPAGE);
+  }
   const ops::Backend& backend() const override { return bodies_; }
 
  private:
-  // Of the whole pages among them. A system that has no such pages refuses, and nothing is lost.
-  static void advise(const std::byte* bytes, size_t count, int advice) {
-    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const auto begin = reinterpret_cast<uintptr_t>(bytes), end = begin + count;
-    const uintptr_t first = (begin + page - 1) / page * page, last = end / page * page;
-    if (first < last) madvise(reinterpret_cast<void*>(first), last - first, advice);
+  static void advise(uintptr_t begin, uintptr_t end, int advice) {
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
   }
 
 #define NIBBLE_MEMBER(op) .op = ops::cpu::op,

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <optional>
+#include <string>
 
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
@@ -388,6 +390,17 @@ TEST(MappedWeights, AreLeftBetweenPassesOfRecomputedLayers) {
   EXPECT_LT(*mapped_after_step(Recompute::block, 300), *all / 2);
   EXPECT_EQ(gradients_of(decoder), gradients);
   EXPECT_GT(*mapped_after_step(Recompute::block, 200), *all / 2);
+}
+
+// How many ranges of addresses a process has is limited, and a mixture has more tensors than that.
+TEST(LoadPages, WeightsSideBySideAreOneRangeOfAddresses) {
+  Rank rank;
+  const Decoder decoder = load_decoder(data_path("stories-llama"), rank.context());
+  std::ifstream maps("/proc/self/maps");
+  int ranges = 0;
+  for (std::string line; std::getline(maps, line);) ranges += line.find("stories-llama") != std::string::npos;
+  EXPECT_GE(ranges, 1);
+  EXPECT_LE(ranges, 8);  // of 47 tensors
 }
 
 }  // namespace
