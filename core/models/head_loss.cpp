@@ -194,7 +194,7 @@ double DecoderHead::loss_sum(const Tensor& hidden, const Batch& batch, const Ste
   const float gradient_scale = gradient ? gradient->scale : 1;
   const LabelledRows rows = labelled_rows(batch, linear.global_out_features(), all_weights);
   double total = 0;
-  int64_t summed_rows = 0;
+  int64_t summed_rows = 0;  // whose losses are one sum, however many are computed at once
   const auto of = [&](std::span<const int32_t> picked, Tensor& chunk, Tensor& dlogits) {
     if (temperature != 1) ops::scale(chunk, 1 / temperature);
     Tensor losses = Tensor::empty(pool, {chunk.dim(0)}, DType::f32, "losses");
