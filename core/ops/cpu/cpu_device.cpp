@@ -1,6 +1,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -20,7 +21,7 @@ class CpuDevice final : public Device {
     parallel_for(static_cast<int64_t>(count), kPiece,
                  [=](int64_t begin, int64_t end) { std::memset(bytes + begin, 0, static_cast<size_t>(end - begin)); });
   }
-  void copy(const std::byte* from, std::byte* to, size_t count) const override { std::memcpy(to, from, count); }
+  void copy(const std::byte* from, std::byte* to, size_t count) const override { std::copy_n(from, count, to); }
   void release(const std::byte* bytes, size_t count) const override {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(bytes);
     advise((begin + page - 1) / page * page, (begin + count) / page * page, MADV_DONTNEED);
