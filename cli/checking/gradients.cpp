@@ -1,5 +1,6 @@
 // nibble gradients: loss and the gradient of every trainable tensor, for comparison with other software.
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/recipes/train.h"
+#include "nibble/core/models/nonfinite.h"
 
 namespace nibble::cli {
 
@@ -38,6 +40,16 @@ void guard(const GradientsFlags& flags, const std::vector<std::filesystem::path>
 
 std::vector<Sample> read_samples(const GradientsFlags& flags) {
   const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
+void write_gradients(const std::string& out, double loss,
+                     const std::vector<std::pair<std::string, Tensor>>& gradients) {
+  std::string bad = std::isfinite(loss) ? "" : "the loss is not finite";
+  for (const auto& [name, gradient] : gradients) {
+    if (bad.empty()) bad = nonfinite_text("gradient of " + name, gradient);
+  }
+  if (!bad.empty()) throw NumericError("gradients", bad, "check the model's weights");
+  write_safetensors(out, gradients, kMetadata);
+}
+
   if (ids.size() != labels.size()) throw InputError(flags.labels, "has another number of rows than " + flags.ids);
   std::vector<Sample> samples;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -57,7 +69,7 @@ void run_recipe(const GradientsFlags& flags) {
   observer.on_message = [](const std::string& line) { say(stderr, line); };
   LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));
   const FirstStep found = first_step(recipe, rank.context(), observer, std::filesystem::temp_directory_path());
-  write_safetensors(flags.out, found.gradients, kMetadata);
+  write_gradients(flags.out, found.sums.loss, found.gradients);
   nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
   for (const auto& [name, value] : found.sums.metrics) metrics[name] = value;
   print_json({{"loss", found.sums.loss}, {"label_tokens", found.sums.label_tokens}, {"metrics", metrics}});
@@ -92,7 +104,7 @@ void run(const GradientsFlags& flags) {
   decoder.visit([&](Parameter& parameter) {
     if (parameter.trainable) gradients.emplace_back(peft_name(parameter.name, decoder.config()), parameter.gradient);
   });
-  write_safetensors(flags.out, gradients, kMetadata);
+  write_gradients(flags.out, loss, gradients);
   print_json({{"loss", loss}, {"label_tokens", batch.label_tokens}});
 }
 

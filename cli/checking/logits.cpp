@@ -5,11 +5,9 @@
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
-#include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/npy.h"
-#include "nibble/core/models/load.h"
 #include "nibble/core/models/nonfinite.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -27,13 +25,10 @@ bool is_logits(const std::filesystem::path& file) {
   return array.dtype() == DType::f32 && array.rank() == 3;
 }
 
-// The weights that may be why are only looked at when a logit is not finite.
 void require_finite(Decoder& decoder, const Tensor& logits, int64_t position, const std::string& of) {
   const int64_t at = ops::first_nonfinite(logits);
   if (at < 0) return;
-  const std::string weight = nonfinite_text(state_dict(decoder));
-  throw NumericError("logits of position " + std::to_string(position + at / logits.dim(1)) + of,
-                     "not finite" + (weight.empty() ? "" : ": " + weight), "check the model's weights");
+  throw_nonfinite("logits of position " + std::to_string(position + at / logits.dim(1)) + of, decoder);
 }
 
 void run(const LogitsFlags& flags) {

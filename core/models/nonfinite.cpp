@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "nibble/core/base/error.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/models/load.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -27,6 +29,11 @@ std::string nonfinite_text(const std::vector<NamedTensor>& tensors) {
     if (!found.empty()) return found;
   }
   return "";
+}
+
+void throw_nonfinite(const std::string& place, Decoder& model) {
+  const std::string weight = nonfinite_text(state_dict(model));
+  throw NumericError(place, "not finite" + (weight.empty() ? "" : ": " + weight), "check the model's weights");
 }
 
 }  // namespace nibble

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/models/nonfinite.h"
 
 namespace nibble {
 
@@ -114,6 +116,7 @@ ChoiceAccuracy multiple_choice(Decoder& model, const Tokenizer& tokenizer, const
       }
       std::fill_n(sample.labels.begin(), prompt, kIgnoreLabel);
       const double loss = model.loss_sum(make_batch({&sample, 1}, step.pool()), step);
+      if (!std::isfinite(loss)) throw_nonfinite(question.place + ": log-probability of a choice", model);
       sums.push_back(loss);
       means.push_back(loss / static_cast<double>(std::max<size_t>(1, choice.size())));
     }

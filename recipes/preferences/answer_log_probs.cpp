@@ -1,7 +1,10 @@
 #include "nibble/recipes/preferences/answer_log_probs.h"
 
+#include <cmath>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
+#include "nibble/core/models/nonfinite.h"
 
 namespace nibble {
 
@@ -30,6 +33,7 @@ std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOpt
       }
       return 0.0;
     });
+    if (!std::isfinite(answer.log_prob)) throw_nonfinite(dataset.place(i) + ": log-probability of an answer", model);
     found.back().push_back(answer);
   }
   return found;

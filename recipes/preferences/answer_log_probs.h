@@ -13,8 +13,8 @@ struct AnswerLogProb {
 };
 
 /// Of each record of options.train (`split` of directories with splits), in order: chosen and rejected, or the one
-/// completion. Nothing is cut. Throws InputError where a record has an answer without tokens. on_data: called with the
-/// answers before they are computed.
+/// completion. Nothing is cut. Throws InputError where a record has an answer without tokens, NumericError where a
+/// log-probability is not finite. on_data: called with the answers before they are computed.
 std::vector<std::vector<AnswerLogProb>> answer_log_probs(Decoder& model, DataOptions options, const Encoder& encoder,
                                                          const StepContext& step, DataSplit split = DataSplit::train,
                                                          const EvaluationWatch& watch = {},

@@ -1,6 +1,10 @@
 #include "nibble/recipes/preferences/text_scores.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "nibble/core/formatting/readable.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/core/objectives/answers.h"
 
 namespace nibble {
@@ -33,7 +37,11 @@ std::vector<std::vector<std::vector<float>>> text_scores(Decoder& model, DataOpt
   std::vector<std::vector<std::vector<float>>> found;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     if (!dataset.continues_group(i)) found.emplace_back();
-    found.back().push_back(last_scores(model, dataset.sample(i), step, pad_id));
+    std::vector<float> scores = last_scores(model, dataset.sample(i), step, pad_id);
+    if (!std::ranges::all_of(scores, [](float score) { return std::isfinite(score); })) {
+      throw_nonfinite(dataset.place(i) + ": score", model);
+    }
+    found.back().push_back(std::move(scores));
   }
   return found;
 }

@@ -1,9 +1,11 @@
 #include "nibble/recipes/reinforcement/model_reward.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/with_key.h"
 #include "nibble/recipes/preferences/text_scores.h"
@@ -72,7 +74,9 @@ std::vector<double> ModelReward::score(const std::vector<std::vector<int32_t>>& 
   for (const std::vector<int32_t>& ids : texts) {
     if (stop(scores.size())) return {};
     const Sample sample{.ids = ids, .labels = {}};
-    scores.push_back(static_cast<double>(last_scores(opened_->model, sample, step, -1).front()));
+    const float score = last_scores(opened_->model, sample, step, -1).front();
+    if (!std::isfinite(score)) throw_nonfinite(key_ + ": score of an answer", opened_->model);
+    scores.push_back(static_cast<double>(score));
   }
   return scores;
 }

@@ -32,6 +32,7 @@ class ModelReward {
   void try_out() const;
 
   /// The score of each text, at its last token. None where `stop`, asked before each with how many are there, says so.
+  /// Throws NumericError where one is not finite.
   std::vector<double> score(const std::vector<std::vector<int32_t>>& texts, const std::function<bool(size_t)>& stop);
 
  private:

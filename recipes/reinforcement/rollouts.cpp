@@ -288,6 +288,7 @@ void Rollouts::sample(int64_t block, bool by_teacher, StepExecutor& executor, co
 bool Rollouts::judge(int64_t block, StepExecutor& executor) {
   Communicator& world = executor.rank().comm;
   std::string output, wrong;
+  int exit_code = 0;
   bool stopped = false;
   if (world.rank() == 0) {
     std::vector<JudgedAnswer> answers;
@@ -329,8 +330,9 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
         require_range(rollout.reward);
       }
       output = write_rollouts(rollouts_, rewards_->names(), {});
-    } catch (const InputError& error) {
+    } catch (const Error& error) {
       wrong = error.what();
+      exit_code = error.exit_code();
       for (Rollout& rollout : rollouts_) rollout.rewards.clear();
     }
   }
@@ -338,7 +340,7 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
     wrong = world.broadcast_text("rewards", wrong, 0);
     output = world.broadcast_text("rewards", output, 0);
   }
-  if (!wrong.empty()) throw RewardError("", wrong);
+  if (!wrong.empty()) throw RewardError(wrong, static_cast<int>(world.all_reduce_sum("rewards", exit_code)));
   if (world.size() > 1 ? world.all_reduce_sum("stopped", stopped ? 1 : 0) > 0 : stopped) return false;
   if (world.size() > 1) rollouts_ = read_rollouts(output, rewards_->names());
   return true;

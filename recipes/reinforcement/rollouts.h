@@ -28,9 +28,13 @@ struct RolloutRun {
 };
 
 /// Thrown by all ranks where a reward fails: the model is as the last step left it, and what was drawn is kept.
-class RewardError : public InputError {
+class RewardError : public Error {
  public:
-  using InputError::InputError;
+  RewardError(const std::string& reason, int exit_code) : Error("", reason, ""), exit_code_(exit_code) {}
+  int exit_code() const override { return exit_code_; }
+
+ private:
+  int exit_code_;
 };
 
 /// The blocks of answers of a run. With an executor that has a companion (PPO) that one says what answers are worth.

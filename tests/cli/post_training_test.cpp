@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <sstream>
 
 #include "nibble/tests/cli/small_model.h"
@@ -256,6 +257,51 @@ TEST_F(PostTraining, SampleLinesAreReadable) {
   ASSERT_EQ(output.code, 0) << output.text;
   EXPECT_THAT(output.text, ContainsRegex("sample: \\.\\.\\. it\\? Is it this, or that\\? It is that, or this\\. \\| "
                                          "She is here: -> \\(blank\\)"));
+}
+
+// 0xFF is part of a NaN in every dtype of weights.
+void spoil(const std::filesystem::path& safetensors, const std::string& tensor) {
+  std::string bytes = test::read_bytes(safetensors);
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), sizeof size);
+  const nlohmann::json header = nlohmann::json::parse(bytes.substr(8, size));
+  bytes.replace(8 + size + header[tensor]["data_offsets"][0].get<size_t>(), 4, 4, '\xFF');
+  std::filesystem::remove(safetensors);  // it may be a link
+  test::write_bytes(safetensors, bytes);
+}
+
+TEST_F(PostTraining, ResultsThatAreNotFiniteAreRefused) {
+  write_pairs();
+  ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
+  for (const auto& model : {snapshot("models--me--small"), root_ / "runs/model"}) {
+    spoil(model / "model.safetensors", "model.norm.weight");
+  }
+  const std::string names_weight = "not finite: model.norm.weight, element 0 of 16, is nan; check the model's weights";
+  for (const char* words :
+       {"logprobs --model me/small --data d.jsonl --out o", "eval --model me/small --data d.jsonl --format preference",
+        "score --model runs --data d.jsonl --out o", "logits --model me/small --ids 1,5 --out o"}) {
+    const CommandOutput output = run(words);
+    EXPECT_EQ(output.code, 5) << output.text;
+    EXPECT_THAT(output.text, HasSubstr(names_weight));
+  }
+  const CommandOutput gradients = run("gradients --model me/small --ids 1,5 --labels 1,5 --out o");
+  EXPECT_EQ(gradients.code, 5) << gradients.text;
+  EXPECT_THAT(gradients.text, HasSubstr("gradients: the loss is not finite; check the model's weights"));
+  EXPECT_FALSE(exists(root_ / "o"));
+}
+
+// A judge that says nothing would train nothing; what was drawn before is kept.
+TEST_F(PostTraining, AJudgeWithoutANumberEndsTheRun) {
+  write_pairs();
+  ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
+  std::filesystem::rename(root_ / "runs/model", root_ / "judge");
+  std::filesystem::remove_all(root_ / "runs");
+  spoil(root_ / "judge/model.safetensors", "model.norm.weight");
+  const CommandOutput output = train("grpo",
+                                     "rollout: {completions: 2, max_new_tokens: 4}\n"
+                                     "rewards: [{type: model, path: judge}]\ndata: {train: d.jsonl, max_length: 64}\n");
+  EXPECT_EQ(output.code, 5) << output.text;
+  EXPECT_THAT(output.text, HasSubstr("error: rewards[0].path: score of an answer: not finite: model.norm.weight, "));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/recipes/models/open_model.h"
@@ -62,6 +64,24 @@ TEST(MultipleChoice, ModelOfStoriesFindsTheLikelierEnding) {
   for (ChoiceQuestion& question : wrong) question.answer = 1 - question.answer;
   EXPECT_EQ(multiple_choice(model, *tokenizer, wrong, 0, step).right, 0);
   EXPECT_EQ(multiple_choice(model, *tokenizer, questions, 2, step).asked, 2);
+}
+
+TEST(MultipleChoice, AModelThatComputesNoNumbersIsRefused) {
+  const std::filesystem::path path = test::data_path("stories-llama");
+  LocalRank rank(1);
+  ModelRecipe base;
+  base.path = path.string();
+  Decoder model = open_model(base, "", Train::nothing, rank.context());
+  model.visit([](Parameter& parameter) {
+    if (parameter.name == "model.norm.weight") parameter.value.data<float>()[10] = std::nanf("");
+  });
+  const auto tokenizer = load_tokenizer(path);
+  const std::string message = test::error_of<NumericError>([&] {
+    multiple_choice(model, *tokenizer, {{"Once upon a", {"qxzk", "time"}, 0, "q:1"}}, 0, {.rank = rank.context()});
+  });
+  EXPECT_EQ(message,
+            "q:1: log-probability of a choice: not finite: model.norm.weight, element 10 of 64, is nan; "
+            "check the model's weights");
 }
 
 }  // namespace
