@@ -318,8 +318,9 @@ Tensor checked_rows(const Tensor& rows, const std::string& name, DType dtype, Me
     ops::cast(rows, rounded);
   }
   if (ops::first_nonfinite(rounded) >= 0) {
+    const bool fits_another = dtype != DType::f32 && ops::first_nonfinite(rows) < 0;
     throw NumericError(name, "has a value that is not finite as " + std::string(dtype_name(dtype)),
-                       dtype == DType::f16 ? "use bf16 or f32" : "the base or the adapter is damaged");
+                       fits_another ? "use bf16 or f32" : "the weights are damaged: get them again");
   }
   return rounded;
 }

@@ -388,10 +388,7 @@ GgufReport export_gguf(const GgufRequest& request, RankContext& rank) {
     return below != adapter.tensors.end() && below->first.starts_with(name.substr(0, name.rfind('.') + 1));
   });
   const MergedModel merged(base, adapter, DType::f32, rank.pool);
-  TensorSource source = merged.source();
-  source.rows = [&](const std::string& name, int64_t begin, int64_t end, MemoryPool& pool) {
-    return checked_rows(merged.source().rows(name, begin, end, pool), name, DType::f32, pool);
-  };
+  const TensorSource& source = merged.source();
   const ScratchDirectory companions;
   copy_merged_companions(base, adapter, companions.path());
   write_file_atomically(companions.path() / "config.json", source.config);

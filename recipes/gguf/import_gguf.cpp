@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/tuners/init.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
@@ -218,7 +219,7 @@ class Importer {
     for (int64_t begin = 0; begin < count; begin += step) {
       Tensor rows = file_.rows(stored, begin, std::min(begin + step, count), pool_);
       restore_values(source.part(), begin, rows);
-      writer.append(source.name, converted(rows, source.dtype));
+      writer.append(source.name, checked_rows(rows, source.name, source.dtype, pool_));
     }
   }
 
@@ -252,8 +253,8 @@ class Importer {
           std::memcpy(matrix.mutable_raw() + static_cast<size_t>(piece.row(i)) * bytes,
                       own.raw() + static_cast<size_t>(i) * bytes, bytes);
       }
-      writer.append(source.name,
-                    converted(source.part().transposed ? transposed(matrix, pool_) : matrix, source.dtype));
+      if (source.part().transposed) matrix = transposed(matrix, pool_);
+      writer.append(source.name, checked_rows(matrix, source.name, source.dtype, pool_));
     }
   }
 

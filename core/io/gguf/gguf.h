@@ -98,7 +98,7 @@ class GgufWriter {
              std::vector<GgufTensor> tensors, Replace replace = Replace::anything);
 
   /// The next rows of tensor `name`, f32 [n, last dimension], rounded to its type as ggml's reference does it. Threads
-  /// share the rows.
+  /// share the rows. Throws NumericError where a value is not finite, in them or in the type.
   void append(const std::string& name, const Tensor& rows);
   /// Publishes the file; every byte of every tensor must have been written.
   void finish();

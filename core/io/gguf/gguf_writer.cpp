@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "nibble/core/base/error.h"
@@ -13,6 +14,13 @@ namespace {
 
 constexpr uint64_t kAlignment = 32;  // the format's default
 constexpr uint32_t kVersion = 3;
+
+bool all_finite(const float* x, int64_t count) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  bool bad = false;  // without an early end, which would keep the loop from being vectorized
+  for (int64_t i = 0; i < count; ++i) bad |= (std::bit_cast<uint32_t>(x[i]) & kExponent) == kExponent;
+  return !bad;
+}
 
 uint64_t aligned(uint64_t offset) { return (offset + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -127,8 +135,19 @@ void GgufWriter::append(const std::string& name, const Tensor& rows) {
   const float* from = rows.data<const float>();
   std::byte* to = encoded.data();
   parallel_for(count, 16, [&](int64_t begin, int64_t end) {
+    std::vector<float> again(static_cast<size_t>(width));
     for (int64_t row = begin; row < end; ++row) {
-      gguf_encode(tensor.type, from + row * width, width, to + static_cast<uint64_t>(row) * tensor.row_bytes());
+      const float* values = from + row * width;
+      std::byte* blocks = to + static_cast<uint64_t>(row) * tensor.row_bytes();
+      if (!all_finite(values, width)) {
+        throw NumericError(name, "has a value that is not finite", "the weights are damaged: get them again");
+      }
+      gguf_encode(tensor.type, values, width, blocks);
+      gguf_decode(tensor.type, blocks, width, again.data());  // scales of blocks are f16
+      if (!all_finite(again.data(), width)) {
+        throw NumericError(name, "has a value that " + std::string(gguf_type_name(tensor.type)) + " does not hold",
+                           "use bf16 or f32");
+      }
     }
   });
   file_.write_at(data_begin_ + tensor.offset + slot.written, encoded);

@@ -9,6 +9,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/recipes/models/init_model.h"
@@ -318,6 +319,37 @@ TEST_F(ExportGguf, RefusesARouterOfAnotherShapeAndWhatLlamaCppDoesNotCompute) {
   ASSERT_NE(config.find(four), std::string::npos);
   test::write_bytes(model / "config.json", config.replace(config.find(four), four.size(), "\"n_routed_experts\": 3"));
   EXPECT_NE(refusal(model).find("config.json makes it [3"), std::string::npos) << refusal(model);
+}
+
+// Scales of blocks are f16.
+TEST_F(ExportGguf, AValueThatTheTypeDoesNotHoldIsRefused) {
+  const fs::path source = test::data_path("stories-llama"), model = directory_ / "model";
+  const auto changed = [&](const std::string& tensor, float value) {
+    fs::create_directory(model);
+    test::write_bytes(model / "config.json", test::read_bytes(source / "config.json"));
+    const CheckpointDir checkpoint(source);
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const std::string& name : checkpoint.names()) {
+      tensors.emplace_back(name, checkpoint.at(name).clone(rank_.context().pool));
+      if (name == tensor) tensors.back().second.data<float>()[7] = value;
+    }
+    write_safetensors(model / "model.safetensors", tensors);
+  };
+  const auto refusal = [&](const std::string& type) {
+    const std::string message = test::error_of<NumericError>([&] { exported(model, "", false, false, type); });
+    EXPECT_FALSE(exists(directory_ / ("file-" + std::to_string(count_ - 1) + ".gguf")));
+    return message;
+  };
+  changed("model.layers.0.mlp.up_proj.weight", 1e8f);
+  for (const char* type : {"f16", "q8_0", "q4_0", "q4_k_m"}) {
+    EXPECT_THAT(refusal(type), ::testing::AllOf(::testing::StartsWith("blk.0.ffn_up.weight: has a value that "),
+                                                ::testing::EndsWith(" does not hold; use bf16 or f32")))
+        << type;
+  }
+  EXPECT_TRUE(exists(exported(model, "", false, false, "bf16")));
+  changed("model.norm.weight", std::nanf(""));
+  EXPECT_THAT(refusal("f32"),
+              ::testing::HasSubstr("output_norm.weight: has a value that is not finite; the weights are"));
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "nibble/core/base/error.h"
 #include "nibble/tests/recipes/gguf/import_gguf_fixture.h"
 
 namespace nibble {
@@ -159,6 +162,25 @@ TEST_F(ImportGguf, AFileInThePlaceOfADirectorySaysHowToMakeOne) {
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("nibble import"));
   }
+}
+
+TEST_F(ImportGguf, AValueThatTheDtypeDoesNotHoldIsRefused) {
+  const auto file = exported(test::data_path("stories-llama"));
+  const auto refusal = [&](const std::string& dtype) {
+    const ImportRequest request{.file = file.string(), .out = (directory_ / "back").string(), .dtype = dtype};
+    const std::string message = test::error_of<NumericError>([&] { import_gguf(request, rank_.context()); });
+    EXPECT_FALSE(std::filesystem::exists(request.out));
+    return message;
+  };
+  const auto put = [&](float value) {
+    std::string bytes = test::read_bytes(file);
+    std::memcpy(bytes.data() + bytes.size() - sizeof value, &value, sizeof value);
+    test::write_bytes(file, bytes);
+  };
+  put(1e8f);
+  EXPECT_THAT(refusal("f16"), HasSubstr(": has a value that is not finite as f16; use bf16 or f32"));
+  put(std::nanf(""));
+  EXPECT_THAT(refusal("f32"), HasSubstr(": has a value that is not finite as f32; the weights are damaged"));
 }
 
 }  // namespace
