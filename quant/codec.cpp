@@ -28,7 +28,7 @@ float reciprocal(float absmax) { return 1.0f / std::max(absmax, 1e-38f); }
   throw NumericError(name,
                      "element [" + std::to_string(index / columns) + ", " + std::to_string(index % columns) +
                          "] is infinite or not a number",
-                     "the checkpoint is damaged: download it again, or skip this module");
+                     "the checkpoint is damaged: download it again");
 }
 
 // Where a piece lies in the matrix it belongs to.

@@ -11,6 +11,7 @@
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/core/models/shared_modules.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/quantization_config.h"
@@ -129,7 +130,9 @@ class ModelQuantizer {
         ++report_.quantized;
         report_.experts += linear->second.of_experts;
       } else if (fp8_weight_of(checkpoint_, name).empty()) {
-        writer.write(name, read_plain(checkpoint_, name, pool_));
+        const Tensor copied = read_plain(checkpoint_, name, pool_);
+        require_finite(name, copied);
+        writer.write(name, copied);
         release_pages(checkpoint_.at(name));
         ++report_.copied;
       }
@@ -144,6 +147,13 @@ class ModelQuantizer {
   }
 
  private:
+  void require_finite(const std::string& name, const Tensor& copied) const {
+    if (copied.rank() == 0) return;  // masked_bias of older files is -inf
+    const std::string bad = nonfinite_text(name, copied.aligned() ? copied : copied.clone(pool_));
+    if (!bad.empty())
+      throw NumericError(checkpoint_.file_of(name), bad, "the checkpoint is damaged: download it again");
+  }
+
   void require_float(const std::string& weight) const {
     const DType dtype = plain_spec(checkpoint_, weight).dtype;
     if (is_float(dtype)) return;

@@ -197,6 +197,13 @@ TEST_F(ChangedModel, AnElementThatIsNotFiniteEndsItWithNothingWritten) {
   }
 }
 
+TEST_F(ChangedModel, OfTensorsThatStayAsTheyAreToo) {
+  copy(test::data_path("stories-llama"), [](const std::string& name, Tensor& value) {
+    if (name == "model.norm.weight") value.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+  });
+  EXPECT_THAT(refusal<NumericError>(), HasSubstr("model.safetensors: model.norm.weight, element 5 of 64, is nan"));
+}
+
 TEST_F(ChangedModel, AMissingOrMisshapenWeightIsNamed) {
   const std::filesystem::path source = test::data_path("stories-llama");
   copy(source, [](const std::string& name, Tensor& value) {
