@@ -49,7 +49,11 @@ void check_file(const std::string& path) {
   std::error_code failure;
   const fs::file_status status = fs::status(path, failure);
   if (!fs::is_regular_file(status)) {
-    throw InputError(path, fs::is_directory(status) ? "is a directory" : "is not a regular file", "give a data file");
+    throw InputError(path,
+                     fs::is_directory(status) ? "is a directory"
+                     : fs::exists(status)     ? "is not a regular file"
+                                              : "is a link to a file that is not there",
+                     "give a data file");
   }
   if (data_type(path).empty()) {
     throw InputError(path, "has a type that is not read", std::string("convert it to ") + kDataTypes);

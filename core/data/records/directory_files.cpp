@@ -4,12 +4,14 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/records/record_reader.h"
 #include "nibble/core/formatting/joined.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/list_directory.h"
 
 namespace nibble {
@@ -49,13 +51,14 @@ std::string_view split_word(const std::string& name) {
   return {};
 }
 
+constexpr size_t kShardDigits = 5;
+
 // "train_sft" of "train_sft-00000-of-00003.parquet".
 std::string name_before_shard(const std::string& file) {
-  constexpr size_t kDigits = 5;
   const size_t of = file.find("-of-");
-  if (of == std::string::npos || of < kDigits + 1 || file[of - kDigits - 1] != '-') return {};
-  const auto digits = std::string_view(file).substr(of - kDigits, kDigits);
-  return digits.find_first_not_of("0123456789") == digits.npos ? file.substr(0, of - kDigits - 1) : std::string();
+  if (of == std::string::npos || of < kShardDigits + 1 || file[of - kShardDigits - 1] != '-') return {};
+  const auto digits = std::string_view(file).substr(of - kShardDigits, kShardDigits);
+  return digits.find_first_not_of("0123456789") == digits.npos ? file.substr(0, of - kShardDigits - 1) : std::string();
 }
 
 std::string split_of(const fs::path& file) {
@@ -72,10 +75,11 @@ bool is_beside_data(const fs::path& path) {
          (of_dataset && fs::exists(path.parent_path() / "dataset_info.json", failure));
 }
 
+// A dangling link too: what cannot be read is refused, not left out.
 bool is_data(const fs::directory_entry& entry) {
   std::error_code failure;
   return !entry.path().filename().string().starts_with('.') && !data_type(entry.path()).empty() &&
-         !is_beside_data(entry.path()) && entry.is_regular_file(failure);
+         !is_beside_data(entry.path()) && !entry.is_directory(failure);
 }
 
 Splits splits_in(const fs::path& directory) {
@@ -128,6 +132,25 @@ std::string choose(const fs::path& directory, const Splits& splits, DataSplit wa
   refuse(directory, splits, likely, wanted);
 }
 
+// Throws InputError where shard 1 of "train-00000-of-00002.parquet" is not among the files.
+void require_all_shards(const std::vector<std::string>& files) {
+  std::map<std::pair<std::string, std::string>, std::set<int64_t>> sets;  // by "DIR/train-" and "-of-00002"
+  for (const fs::path file : files) {
+    const std::string name = file.filename().string(), before = name_before_shard(name);
+    if (before.empty()) continue;
+    const size_t index = before.size() + 1, of = index + kShardDigits;
+    const std::string count = name.substr(of, name.find_first_not_of("0123456789", of + 4) - of);
+    sets[{(file.parent_path() / before).string() + "-", count}].insert(std::stoll(name.substr(index, kShardDigits)));
+  }
+  for (const auto& [set, indices] : sets) {
+    int64_t missing = 0;
+    while (indices.contains(missing)) ++missing;
+    if (missing >= std::atoll(set.second.c_str() + 4)) continue;
+    throw InputError(set.first + formatted("%05lld", static_cast<long long>(missing)) + set.second,
+                     "is missing beside other shards of the set", "get it, or name the files that are to be used");
+  }
+}
+
 // "name the folder of the data, such as DIR/a", of the folders below.
 std::string folders_below(const fs::path& directory) {
   std::error_code failure;
@@ -161,6 +184,7 @@ DirectoryFiles files_of_directory(const fs::path& directory, DataSplit wanted) {
       taken.rest.push_back(shown(name));
     }
   }
+  require_all_shards(taken.files);
   return taken;
 }
 

@@ -23,7 +23,7 @@ inline constexpr const char* kDataTypes = ".jsonl, .json, .txt, .csv, .parquet o
 /// dataset_dict.json every folder is one. Names are those of `datasets`: train, training; validation, eval, evaluation,
 /// dev, valid, val; test, testing. Taken is the split of exactly such a name, in this order, else the only one with the
 /// word in its name (train_sft); the only one there is whatever its name. Throws InputError, with the splits that are
-/// there, where none or several remain, and where there are no data files.
+/// there, where none or several remain, where there are no data files, and where a shard of those taken is missing.
 DirectoryFiles files_of_directory(const std::filesystem::path& directory, DataSplit wanted);
 
 }  // namespace nibble

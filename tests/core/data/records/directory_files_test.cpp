@@ -109,5 +109,21 @@ TEST_F(Directory, WhoseDataLieDeeperSaysWhere) {
   EXPECT_THAT(refused(), EndsWith("name the folder of the data, such as " + files_.path("d/main")));
 }
 
+TEST_F(Directory, WhatCannotBeReadIsRefused) {
+  have({"train-00000-of-00002.jsonl"});
+  std::filesystem::create_symlink("nowhere", files_.path("d/train-00001-of-00002.jsonl"));
+  EXPECT_THAT(refused(), HasSubstr("d/train-00001-of-00002.jsonl: is a link to a file that is not there"));
+}
+
+TEST_F(Directory, WithoutAllShardsOfASetIsRefused) {
+  have({"train-00000-of-00003-0123456789abcdef.parquet", "train-00002-of-00003-fedcba9876543210.parquet",
+        "test-00000-of-00001.parquet"});
+  EXPECT_THAT(refused(), HasSubstr("d/train-00001-of-00003: is missing beside other shards of the set; get it, or name "
+                                   "the files"));
+  EXPECT_THAT(taken(kEval), ElementsAre("test-00000-of-00001.parquet"));
+  have({"train-00001-of-00003.parquet"});
+  EXPECT_EQ(taken().size(), 3u);
+}
+
 }  // namespace
 }  // namespace nibble
