@@ -20,17 +20,20 @@ namespace nibble {
 
 namespace {
 
-// A pair of fields, `,"name":value`.
-std::string field(const char* name, double value) {
-  if (!std::isfinite(value)) return ",\"" + std::string(name) + "\":null";  // JSON has no word for it
-  return formatted(",\"%s\":%.17g", name, value);
+// A pair of fields, `,"name":value`. Names of rewards are the recipe's, with any character.
+std::string field(const std::string& name, const std::string& value) {
+  return "," + nlohmann::json(name).dump() + ":" + value;
 }
 
-std::string field(const char* name, int64_t value) { return ",\"" + std::string(name) + "\":" + std::to_string(value); }
+std::string field(const std::string& name, double value) {
+  return field(name, std::isfinite(value) ? formatted("%.17g", value) : "null");  // JSON has no word for it
+}
+
+std::string field(const std::string& name, int64_t value) { return field(name, std::to_string(value)); }
 
 std::string fields(const NamedNumbers& metrics) {
   std::string all;
-  for (const auto& [name, value] : metrics) all += field(name.c_str(), value);
+  for (const auto& [name, value] : metrics) all += field(name, value);
   return all;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "nibble/core/train/telemetry/progress.h"
@@ -58,6 +59,12 @@ TEST(Metrics, PeakMemoryIsThatOfTheProcess) {
   EXPECT_EQ(touched[large.size() / 2], 1);
   EXPECT_GE(peak_memory_bytes(), before);
   EXPECT_GT(peak_memory_bytes(), int64_t{64} << 20);
+}
+
+TEST(Metrics, NamesHaveAnyCharacter) {
+  StepReport report;
+  report.metrics = {{"rewards/a\"b\\c\nd/mean", 0.5}};
+  EXPECT_EQ(nlohmann::json::parse(metrics_line(report))["rewards/a\"b\\c\nd/mean"], 0.5);
 }
 
 }  // namespace
