@@ -109,9 +109,10 @@ Steps steps_of(const std::filesystem::path& run) {
   return steps;
 }
 
-/// As many runs at once as asked for, but no more than have room together by their plans.
+/// As many runs at once as asked for, but no more than have room together by their plans. Throws IoError where
+/// --max-memory has no room for the largest.
 int jobs_with_room(const SweepFlags& flags, const std::vector<SweepRun>& runs) {
-  if (flags.jobs == 1) return 1;
+  if (flags.jobs == 1 && flags.max_memory.empty()) return 1;
   const int64_t room = flags.max_memory.empty() ? this_machine().usable_memory(flags.jobs) * flags.jobs
                                                 : static_cast<int64_t>(parse_bytes(flags.max_memory));
   int64_t largest = 1;
@@ -120,6 +121,11 @@ int jobs_with_room(const SweepFlags& flags, const std::vector<SweepRun>& runs) {
     const PlanJob job = plan_job(recipe);
     const PlanLayout layout = plan_layout(recipe);
     largest = std::max(largest, plan_memory(job, layout, place_stages(job, layout, 1), 1).needed_bytes());
+  }
+  if (largest > room && !flags.max_memory.empty()) {
+    throw IoError("--max-memory " + flags.max_memory,
+                  "the largest run needs " + bytes_text(static_cast<double>(largest)),
+                  "allow that much, or lower train.microbatch_size or data.max_length");
   }
   const int fitting = static_cast<int>(std::clamp<int64_t>(room / largest, 1, flags.jobs));
   if (fitting < flags.jobs) {

@@ -62,5 +62,18 @@ TEST_F(Sweep, TheBestRunIsByWhatAllRunsShare) {
   EXPECT_THAT(others.text, HasSubstr("\nbest: none, as the runs share no measure; compare them with nibble eval\n"));
 }
 
+TEST_F(Sweep, TheMemoryOfOneRunAtATimeHasALimitToo) {
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?", "completion": " That."})"
+                                       "\n");
+  test::write_bytes(root_ / "r.yaml",
+                    "model: {path: me/small}\ndata: {train: d.jsonl, max_length: 64}\ntrain: {steps: 1}\n"
+                    "output: {dir: runs}\n");
+  EXPECT_EQ(run("sweep r.yaml lr=1e-3,1e-4 --max-memory lots").code, 2);
+  const CommandOutput output = run("sweep r.yaml lr=1e-3,1e-4 --max-memory 1KiB");
+  EXPECT_EQ(output.code, 4);
+  EXPECT_THAT(output.text, HasSubstr("error: --max-memory 1KiB: the largest run needs "));
+  EXPECT_FALSE(exists(root_ / "runs"));
+}
+
 }  // namespace
 }  // namespace nibble
