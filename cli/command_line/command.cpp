@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
+#include <limits>
+#include <type_traits>
 namespace nibble::cli {
 
 namespace {
@@ -20,6 +22,17 @@ std::string check_number(const std::string& value, double least, double most, co
 }
 
 }  // namespace
+// CLI11 takes a number that T does not hold as another one.
+template <typename T>
+std::string check_whole_number(const std::string& value) {
+  T number = 0;
+  std::from_chars(value.data(), value.data() + value.size(), number);
+  if (std::to_string(number) == value) return "";
+  using Limits = std::numeric_limits<T>;
+  return value + " is not a whole number from " + std::to_string(Limits::min()) + " to " +
+         std::to_string(Limits::max());
+}
+
 
 Argument& Argument::required() {
   option_->required();
@@ -75,7 +88,9 @@ void Command::require_subcommand() { app_->require_subcommand(1); }
 
 template <typename T>
 Argument Command::option(const std::string& name, T& target, const std::string& help) {
-  return Argument(app_->add_option(name, target, help));
+  CLI::Option* option = app_->add_option(name, target, help);
+  if constexpr (std::is_integral_v<T>) option->check(check_whole_number<T>);
+  return Argument(option);
 }
 
 template Argument Command::option(const std::string&, std::string&, const std::string&);

@@ -40,5 +40,18 @@ TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsReported) {
   }
 }
 
+// Not another one, as the conversions of C make it.
+TEST_F(Generate, ANumberThatDoesNotFitIsRefused) {
+  const std::string words = "generate --model me/small --ids 1,2 --max-new-tokens 1 ";
+  for (const std::string flag :
+       {"--seed -1", "--seed 18446744073709551616", "--seed 1.5", "--top-k 9223372036854775808"}) {
+    const CommandOutput output = run(words + flag);
+    EXPECT_EQ(output.code, 2) << output.text;
+    EXPECT_NE(output.text.find(flag.substr(flag.find(' ') + 1) + " is not a whole number from "), std::string::npos)
+        << output.text;
+  }
+  EXPECT_EQ(run(words + "--seed 18446744073709551615").code, 0);
+}
+
 }  // namespace
 }  // namespace nibble
