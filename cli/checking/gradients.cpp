@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,8 +16,8 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/io/safetensors/safetensors.h"
-#include "nibble/recipes/train.h"
 #include "nibble/core/models/nonfinite.h"
+#include "nibble/recipes/train.h"
 
 namespace nibble::cli {
 
@@ -26,6 +27,7 @@ struct GradientsFlags {
   ModelFlags model;
   std::string ids, labels, out, recipe;
   std::vector<std::string> overrides;
+  std::function<std::string()> given_beside_recipe;
 };
 
 // In the header of every file written here, so that no weights are taken for one.
@@ -38,8 +40,6 @@ void guard(const GradientsFlags& flags, const std::vector<std::filesystem::path>
   require_own_file(flags.out, is_gradients, "nibble gradients");
 }
 
-std::vector<Sample> read_samples(const GradientsFlags& flags) {
-  const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
 void write_gradients(const std::string& out, double loss,
                      const std::vector<std::pair<std::string, Tensor>>& gradients) {
   std::string bad = std::isfinite(loss) ? "" : "the loss is not finite";
@@ -50,6 +50,8 @@ void write_gradients(const std::string& out, double loss,
   write_safetensors(out, gradients, kMetadata);
 }
 
+std::vector<Sample> read_samples(const GradientsFlags& flags) {
+  const auto ids = read_id_rows(flags.ids, "--ids"), labels = read_id_rows(flags.labels, "--labels");
   if (ids.size() != labels.size()) throw InputError(flags.labels, "has another number of rows than " + flags.ids);
   std::vector<Sample> samples;
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -60,6 +62,9 @@ void write_gradients(const std::string& out, double loss,
 }
 
 void run_recipe(const GradientsFlags& flags) {
+  if (const std::string other = flags.given_beside_recipe(); !other.empty()) {
+    throw UsageError(other + " with --recipe", "leave one out: the recipe names the model, the data and the rest");
+  }
   const Recipe recipe = read_recipe(flags.recipe, flags.overrides);
   std::vector<std::filesystem::path> inputs = recipe.inputs();
   inputs.emplace_back(flags.recipe);
@@ -77,6 +82,7 @@ void run_recipe(const GradientsFlags& flags) {
 
 void run(const GradientsFlags& flags) {
   if (!flags.recipe.empty()) return run_recipe(flags);
+  if (!flags.overrides.empty()) throw UsageError(flags.overrides.front() + " changes a recipe", "give a --recipe");
   for (const auto& [flag, value] :
        {std::pair{"--model", flags.model.base.path}, {"--ids", flags.ids}, {"--labels", flags.labels}}) {
     if (value.empty()) throw UsageError(std::string(flag) + " is required", "or give a --recipe");
@@ -118,12 +124,13 @@ void add_gradients_command(Command& nibble) {
   add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids, FILE.npy [B, T]");
   command.option("--labels", flags->labels, "Labels, FILE.npy [B, T]; -100 = ignored, not shifted");
-  command.option("--recipe", flags->recipe,
-                 "Instead: RECIPE.json, whose first step is computed, whatever it optimizes");
-  command.option("overrides", flags->overrides, "Recipe keys to change: objective.beta=0.3");
-  command.option("--out", flags->out, "Result, FILE.safetensors, float32").required().not_empty();
+  const Argument recipe = command.option("--recipe", flags->recipe,
+                                         "Instead: RECIPE.json, whose first step is computed, whatever it optimizes");
+  const Argument overrides = command.option("overrides", flags->overrides, "Recipe keys to change: objective.beta=0.3");
+  const Argument out = command.option("--out", flags->out, "Result, FILE.safetensors, float32").required().not_empty();
   command.footer(
       "Example: nibble gradients --model llama --ids ids.npy --labels labels.npy --out gradients.safetensors");
+  flags->given_beside_recipe = [=] { return command.given_besides({recipe, overrides, out}); };
   command.run([flags] { run(*flags); });
 }
 

@@ -1,10 +1,11 @@
 #include "nibble/cli/command_line/command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
-
 #include <limits>
 #include <type_traits>
+
 namespace nibble::cli {
 
 namespace {
@@ -21,7 +22,6 @@ std::string check_number(const std::string& value, double least, double most, co
   return is_number && number >= least && number <= most ? std::string() : value + " is not " + rule;
 }
 
-}  // namespace
 // CLI11 takes a number that T does not hold as another one.
 template <typename T>
 std::string check_whole_number(const std::string& value) {
@@ -33,6 +33,7 @@ std::string check_whole_number(const std::string& value) {
          std::to_string(Limits::max());
 }
 
+}  // namespace
 
 Argument& Argument::required() {
   option_->required();
@@ -124,6 +125,14 @@ void Command::exactly_one_of(const std::vector<Argument>& arguments) {
   CLI::Option_group* group = app_->add_option_group("Input");
   for (const Argument& argument : arguments) group->add_option(argument.option_);
   group->require_option(1);
+}
+
+std::string Command::given_besides(const std::vector<Argument>& allowed) const {
+  for (const CLI::Option* option : app_->get_options()) {
+    const auto is_it = [&](const Argument& argument) { return argument.option_ == option; };
+    if (option->count() > 0 && std::ranges::none_of(allowed, is_it)) return option->get_name();
+  }
+  return "";
 }
 
 void Command::footer(const std::string& text) { app_->footer(text); }

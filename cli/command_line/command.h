@@ -72,6 +72,9 @@ class Command {
 
   /// Exactly one of them must be given.
   void exactly_one_of(const std::vector<Argument>& arguments);
+  /// The first argument that the command line has and `allowed` has not; "" where there is none. Valid once the command
+  /// runs.
+  std::string given_besides(const std::vector<Argument>& allowed) const;
 
   /// Text under the flags in --help; by custom it ends with "Example: nibble ...".
   void footer(const std::string& text);

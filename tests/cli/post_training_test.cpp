@@ -304,5 +304,14 @@ TEST_F(PostTraining, AJudgeWithoutANumberEndsTheRun) {
   EXPECT_THAT(output.text, HasSubstr("error: rewards[0].path: score of an answer: not finite: model.norm.weight, "));
 }
 
+TEST_F(PostTraining, GradientsOfARecipeTakeNothingBesides) {
+  for (const char* words : {"--recipe r.yaml --ids 1,5", "--recipe r.yaml --threads 1", "--ids 1,5 train.steps=1"}) {
+    const CommandOutput output = run("gradients --out o " + std::string(words));
+    EXPECT_EQ(output.code, 2) << output.text;
+  }
+  EXPECT_THAT(run("gradients --out o --recipe r.yaml lr=1 --ids 1").text, HasSubstr("error: --ids with --recipe; "));
+  EXPECT_THAT(run("gradients --out o --model me/small lr=1").text, HasSubstr("lr=1 changes a recipe; give a --recipe"));
+}
+
 }  // namespace
 }  // namespace nibble
