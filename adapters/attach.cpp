@@ -1,5 +1,6 @@
 #include "nibble/adapters/attach.h"
 
+#include <algorithm>
 #include <set>
 
 #include "nibble/adapters/adapter_plan.h"
@@ -36,6 +37,14 @@ bool replaces_weights(const AdapterOptions& options) {
          takes_from_base(options.init_lora_weights);
 }
 
+/// PEFT sets fan_in_fan_out where it finds a Conv1D.
+bool adapts_conv1d(const DecoderConfig& config, const AdapterPlan& plan) {
+  const auto adapted = [&](const std::string& linear) {
+    return linear != config.names.head && std::ranges::count(plan.modules, linear) > 0;
+  };
+  return config.transposed_linears && std::ranges::any_of(plan.linears, adapted);
+}
+
 /// PEFT sorts rank_pattern when it saves, so that overlapping keys may say other ranks than the tensors have: then
 /// every module is named by its path, and PEFT can load what is saved again.
 void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
@@ -58,6 +67,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   const AdapterOptions options = translate_for_experts(in_file_names(asked, config), config);
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
   AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, replaces_weights(options)};
+  attached.options.fan_in_fan_out = adapts_conv1d(config, plan);
   const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
   if (by_default || options.target_modules.all_linear()) {
     std::vector<std::string> modules = plan.modules;
@@ -93,6 +103,7 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool tr
   const PeftAdapter adapter = in_file_names(asked, decoder.config());
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
   AttachedAdapter attached{adapter.options, plan.modules, plan.parameters, {}, {}, replaces_weights(adapter.options)};
+  attached.options.fan_in_fan_out = adapts_conv1d(decoder.config(), plan);
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
   const int64_t vocabulary = decoder.config().vocab_size;
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());

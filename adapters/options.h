@@ -58,7 +58,7 @@ struct AdapterOptions {
   /// head sees the rows too.
   std::vector<std::pair<std::string, std::vector<int64_t>>> trainable_token_indices;
   BiasTraining bias = BiasTraining::none;
-  bool fan_in_fan_out = false;     ///< the base keeps W as [in, out] (GPT-2); written to the directory, not needed here
+  bool fan_in_fan_out = false;     ///< the base keeps W as [in, out] (GPT-2); written as PEFT does, the model decides
   std::string base_model;          ///< base_model_name_or_path
   std::string task = "CAUSAL_LM";  ///< task_type
 };

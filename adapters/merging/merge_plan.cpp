@@ -52,7 +52,7 @@ MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType
                         .source_rows = spec.shape.empty() ? 1 : spec.shape[0]});
   }
   untie();
-  place_experts();
+  place_linears();
   for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
   check_tables();
 }
@@ -73,9 +73,9 @@ MergeOutput& MergePlan::output(const std::string& name, const std::string& part)
                    "merge into the model that the adapter was trained on");
 }
 
-// LoRAs of the tensors of all experts, and of routers, which files may call otherwise.
-void MergePlan::place_experts() {
-  if (!model_.experts) return;
+// How the family stores the weights, and LoRAs of the tensors of all experts and of routers, which files may call
+// otherwise.
+void MergePlan::place_linears() {
   struct Found {
     std::string linear, tensor;
     ExpertMatrices matrices;
@@ -88,6 +88,9 @@ void MergePlan::place_experts() {
     const auto& weight = dynamic_cast<const DenseWeight&>(linear.weight());
     const std::string tensor = linear.weight().parameter()->name;
     linears.push_back(linear.name());
+    if (const auto stored = index_.find(tensor); stored != index_.end()) {
+      outputs_[stored->second].transposed = weight.transposed();
+    }
     if (is_router(model_, linear.name()) && adapter_.find(linear.name() + ".lora_A.weight")) {
       output(tensor, linear.name()).lora = linear.name();
       placed_.insert(linear.name());
@@ -96,6 +99,7 @@ void MergePlan::place_experts() {
     const bool several = linear.weight().parameter()->value.rank() == 3;
     if (part && weight.matrix() == 0) found.push_back({linear.name(), tensor, {*part, several, weight.transposed()}});
   });
+  if (!model_.experts) return;
   const std::vector<std::string> adapted = expert_tensors_of(model_, adapter_, linears);
   for (const Found& one : found) {
     const std::string& tensor = one.matrices.part.tensor;

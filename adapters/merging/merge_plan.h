@@ -29,6 +29,7 @@ struct MergeOutput {
   int64_t source_rows = 0;    ///< of the base's tensor; those after them all come from the adapter
   Tensor replacement = {};    ///< or: taken from the adapter
   std::string lora = {};      ///< module whose LoRA is added, or empty
+  bool transposed = false;    ///< it is a Linear's weight that the family stores [in, out] (Conv1D of GPT-2)
   bool is_embedding = false;  ///< the LoRA is one of a table
   /// The LoRA is one of experts, beside these.
   std::optional<ExpertMatrices> experts = {};
@@ -58,7 +59,7 @@ class MergePlan {
  private:
   MergeOutput& output(const std::string& name, const std::string& part);
   void place(const std::string& name, const Tensor& tensor);
-  void place_experts();
+  void place_linears();
   void replace(const std::string& target, const std::string& part, const Tensor& tensor);
   void untie();
   bool touches(const std::string& module) const;

@@ -154,13 +154,12 @@ class MergedModel::Merger {
     return change;
   }
 
-  /// A weight [out, in], or [in, out] where the model keeps it so.
+  /// A weight [out, in], or [in, out] where the family stores it so.
   Change weight_change(const MergeOutput& output) {
     Tensor a = as_f32(adapter_.find(output.lora + ".lora_A.weight"), pool_);
     Tensor b = as_f32(adapter_.find(output.lora + ".lora_B.weight"), pool_);
-    const Shape plain{b.dim(0), a.dim(1)}, turned{a.dim(1), b.dim(0)};
-    check(output, output.shape == plain || output.shape == turned, a, b);
-    const bool is_turned = output.shape != plain || (plain == turned && adapter_.options.fan_in_fan_out);
+    const bool is_turned = output.transposed;
+    check(output, output.shape == (is_turned ? Shape{a.dim(1), b.dim(0)} : Shape{b.dim(0), a.dim(1)}), a, b);
     const float scaling = scaling_of(output.lora, a);
     const Tensor lengths = magnitude(output.lora, b.dim(0));
     const bool needs_weight = takes_from_base(adapter_.options.init_lora_weights) || (lengths && is_turned);

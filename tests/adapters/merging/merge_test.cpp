@@ -174,25 +174,42 @@ TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
   EXPECT_THAT(refusal(adapter, DType::f16), HasSubstr("use bf16 or f32"));
 }
 
+// GPT-2's Conv1D keeps W as [in, out], square in attn.c_proj: only the family tells how it lies, whatever the adapter's
+// fan_in_fan_out says.
 TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
-  // GPT-2's Conv1D: [in, out]
-  const auto filled = [&](Shape shape, float first) {
-    Tensor result = Tensor::empty(pool, std::move(shape), DType::f32);
-    for (int64_t i = 0; i < result.numel(); ++i) result.data<float>()[i] = first + static_cast<float>(i);
-    return result;
-  };
-  const std::filesystem::path model = test::data_path("stories-llama");
-  PeftAdapter adapter;
-  adapter.options.lora_alpha = 2;
+  const fs::path model = test::data_path("goldens/families/gpt2-0/model");
+  const Batch batch = make_batch(test::read_samples(model.parent_path() / "input_ids.npy"), pool);
+  const CheckpointDir checkpoint(model);
+  for (const bool use_dora : {false, true}) {
+    AdapterOptions options;
+    options.target_modules.pattern = "all-linear";
+    options.init_lora_weights = LoraInit::random;
+    options.use_dora = use_dora;
+    Decoder decoder = load_decoder(model, rank);
+    const AttachedAdapter attached = attach_adapter(decoder, options, rank);
+    EXPECT_TRUE(attached.options.fan_in_fan_out) << "as PEFT saves it";
+    save_adapter(decoder, attached, root / "adapter", Replace::own);
+    const std::vector<float> beside = logits(model, root / "adapter", batch);
+    PeftAdapter adapter = read_peft_directory(root / "adapter");
+    for (const bool flag : {true, false}) {
+      adapter.options.fan_in_fan_out = flag;
+      merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32, .replace = Replace::own},
+                    pool);
+      EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch), beside), 1e-4);
+    }
+  }
+}
+
+TEST_F(MergeTest, FanInFanOutOfAnAdapterTurnsNoWeightOfLlama) {
+  const fs::path golden = test::data_path("lora-golden"), model = test::data_path("stories-llama");
+  const CheckpointDir checkpoint(model);
+  PeftAdapter adapter = read_peft_directory(golden / "lora_fp32.adapter-after20");
   adapter.options.fan_in_fan_out = true;
-  adapter.tensors = {{"m.lora_A.weight", filled({1, 3}, 1)}, {"m.lora_B.weight", filled({2, 1}, 10)}};
-  TensorSource base{model, CheckpointDir(model).config_text(), {{"m.weight", {3, 2}, DType::f32}}, {}};
-  base.rows = [](const std::string&, int64_t begin, int64_t end, MemoryPool& from) {
-    return Tensor::zeros(from, {end - begin, 2}, DType::f32);
-  };
-  merge_adapter(base, adapter, root / "merged", {.dtype = DType::f32}, pool);
-  EXPECT_THAT(CheckpointDir(root / "merged").at("m.weight").span<const float>(),
-              ::testing::ElementsAre(20, 22, 40, 44, 60, 66));
+  merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
+  const Batch batch = make_batch(test::read_samples(golden / "input_ids.npy"), pool);
+  EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
+                                   logits(model, golden / "lora_fp32.adapter-after20", batch)),
+            1e-4);
 }
 
 TEST_F(MergeTest, NeedsMemoryForAboutOneBlock) {
