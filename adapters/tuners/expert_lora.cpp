@@ -99,6 +99,16 @@ ModuleSelector listed_names(const std::string& pattern, const DecoderConfig& con
   return {{found.begin(), found.end()}, ""};
 }
 
+template <typename Value>
+void set_pattern(std::vector<std::pair<std::string, Value>>& patterns, const std::string& key, Value value) {
+  const auto found = std::ranges::find(patterns, key, &std::pair<std::string, Value>::first);
+  if (found == patterns.end()) {
+    patterns.emplace_back(key, value);
+  } else {
+    found->second = value;
+  }
+}
+
 }  // namespace
 
 bool is_parameter_router(const DecoderConfig& config, const std::string& linear) {
@@ -106,9 +116,7 @@ bool is_parameter_router(const DecoderConfig& config, const std::string& linear)
 }
 
 AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig& config) {
-  if (!config.experts || !config.names.block.experts.peft_translates || !options.target_parameters.empty()) {
-    return options;
-  }
+  if (!config.experts || !config.names.block.experts.peft_translates) return options;
   const ExpertNames& names = config.names.block.experts;
   bool gate = options.target_modules.all_linear(), up = gate, down = gate, router = gate;
   if (!gate && !options.target_modules.pattern.empty()) {
@@ -127,12 +135,16 @@ AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig
   }
   std::erase_if(modules, [&](const std::string& name) { return is_translated(names, last_part(name)); });
   const std::string fused = last_part(names.peft_gate_up);
-  if (up) options.target_parameters.push_back(fused);
-  if (router && !routes_by_linear(config)) options.target_parameters.push_back("gate.weight");
-  if (down) options.target_parameters.push_back(last_part(names.peft_down));
+  const auto add = [&](const std::string& tensor) {
+    std::vector<std::string>& all = options.target_parameters;
+    if (std::ranges::count(all, tensor) == 0) all.push_back(tensor);
+  };
+  if (up) add(fused);
+  if (router && !routes_by_linear(config)) add("gate.weight");
+  if (down) add(last_part(names.peft_down));
   if (up && config.experts->gated) {
-    options.rank_pattern.emplace_back(".*\\." + fused, 2 * options.r);
-    options.alpha_pattern.emplace_back(".*\\." + fused, 2 * options.lora_alpha);
+    set_pattern(options.rank_pattern, ".*\\." + fused, 2 * options.r);
+    set_pattern(options.alpha_pattern, ".*\\." + fused, 2 * options.lora_alpha);
   }
   return options;
 }

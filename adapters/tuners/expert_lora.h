@@ -25,9 +25,9 @@ std::string expert_lora_stem(const DecoderConfig& config, const std::string& ten
                              const std::vector<std::string>& adapted);
 
 /// What PEFT makes of "all-linear", and of the names of an expert's Linears, for mixtures whose tensors it fuses: the
-/// two become target_parameters, gate_up_proj with twice the rank and alpha, and the router's weight one; Linears of
-/// dense and shared MLPs with those names get nothing. Options that say target_parameters, and those of other models,
-/// stay as they are. Throws UsageError where gate and up are not both named.
+/// two join target_parameters, gate_up_proj with twice the rank and alpha, and the router's weight too; Linears of
+/// dense and shared MLPs with those names get nothing. What is translated already, and options of other models, stay as
+/// they are. Throws UsageError where gate and up are not both named.
 AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig& config);
 
 /// Whether the Linear of this name is a router that PEFT meets as a parameter, "gate.weight", and not as a Linear (as

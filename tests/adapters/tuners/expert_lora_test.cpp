@@ -4,6 +4,7 @@
 
 #include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/attach.h"
+#include "nibble/adapters/peft/peft_config.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/tests/core/models/golden.h"
@@ -255,6 +256,31 @@ TEST(ExpertLora, TranslatedNamesAreThoseOfTheFamily) {
               ElementsAre("gate_up_proj", "down_proj"));
 }
 
+// As PEFT: they join what target_parameters say, and no Linear of a shared MLP gets an adapter by their names.
+TEST(ExpertLora, TranslatedNamesJoinTargetParameters) {
+  const DecoderConfig config = mixture("qwen3_next");
+  AdapterOptions options = on_experts();
+  options.target_modules.names = {"o_proj", "gate_proj", "up_proj", "down_proj"};
+  options.target_parameters = {"mlp.experts.down_proj", "down_proj"};
+  const AdapterOptions translated = translate_for_experts(options, config);
+  EXPECT_THAT(translated.target_modules.names, ElementsAre("o_proj"));
+  EXPECT_THAT(translated.target_parameters, ElementsAre("mlp.experts.down_proj", "down_proj", "gate_up_proj"));
+  EXPECT_THAT(translated.rank_pattern, ElementsAre(testing::Pair(".*\\.gate_up_proj", 6)));
+  EXPECT_EQ(peft_config_text(translate_for_experts(translated, config)), peft_config_text(translated));
+
+  Rank rank;
+  const TemporaryDirectory directory;
+  Decoder trained = random_decoder(config, 1, rank.context()), loaded = random_decoder(config, 1, rank.context());
+  const AttachedAdapter attached = attach_adapter(trained, options, rank.context());
+  EXPECT_THAT(attached.modules, testing::Each(testing::EndsWith("o_proj")));
+  EXPECT_EQ(attached.parameters.size(), 4u);
+  save_adapter(trained, attached, directory / "adapter");
+  const AttachedAdapter again = load_adapter(loaded, read_peft_directory(directory / "adapter"), true, rank.context());
+  EXPECT_EQ(again.modules, attached.modules);
+  EXPECT_EQ(again.parameters, attached.parameters);
+  EXPECT_EQ(peft_config_text(again.options), peft_config_text(attached.options));
+}
+
 TEST(ExpertLora, AnExpressionStandsForTheNamesThatItFits) {
   AdapterOptions options;
   options.target_modules.pattern = ".*(q_proj|gate_proj|up_proj)";
@@ -283,9 +309,9 @@ TEST(ExpertLora, TensorsAreTrainedAloneWhereNoLinearIsLeft) {
     options.target_modules = named ? ModuleSelector{} : ModuleSelector{{}, "all-linear"};
     if (!named) options.exclude_modules.pattern = ".*";
     const AttachedAdapter attached = attach_adapter(decoder, options, rank.context());
-    EXPECT_TRUE(attached.modules.empty());
+    EXPECT_EQ(attached.modules.size(), named ? 0u : 2u);  // "all-linear" means the routers' weights too
     EXPECT_TRUE(attached.options.target_modules.empty());
-    EXPECT_EQ(tensors_of(decoder).size(), 2u * 4);
+    EXPECT_EQ(tensors_of(decoder).size(), named ? 2u * 4 : 2u * 6);
   }
 }
 
