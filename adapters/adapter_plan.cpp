@@ -126,7 +126,13 @@ class Planner {
 
   bool is_embedding(const std::string& module) const { return std::ranges::count(embeddings_, module) > 0; }
   bool has_parameter(const std::string& name) const { return parameters_.contains(name); }
+  /// One that an entry of modules_to_save names; a tied head has no parameter of its own.
+  bool has_module(const std::string& entry) const {
+    const auto is_of = [&](const std::string& parameter) { return names_module_of(entry, parameter); };
+    return is_of(names().head + ".weight") || std::ranges::any_of(parameters_, is_of);
+  }
   const std::vector<std::string>& embeddings() const { return embeddings_; }
+  const std::vector<std::string>& linears() const { return plan_.linears; }
   const DecoderConfig& config() const { return model_.config(); }
   const TensorNames& names() const { return model_.config().names; }
   AdapterPlan& plan() { return plan_; }
@@ -140,6 +146,24 @@ class Planner {
   std::vector<std::string> embeddings_;
   AdapterPlan plan_;
 };
+
+/// The modules that have factors in the file, which must be of ranks that its options mean.
+std::vector<std::string> stored_modules(const PeftAdapter& adapter, const Planner& planner) {
+  std::vector<std::string> modules;
+  const auto add = [&](const std::string& module, std::string_view end) {
+    const Tensor a = adapter.find(module + std::string(end));
+    if (!a) return;
+    check_rank(adapter.options, module, a.dim(0), adapter.file());
+    modules.push_back(module);
+  };
+  for (const std::string& module : planner.embeddings()) add(module, kLoraEmbeddingA);
+  for (const std::string& module : planner.linears()) add(module, kLoraA);
+  return modules;
+}
+
+std::string stored_rows_name(const TrainedTokens& tokens) {
+  return token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size());
+}
 
 /// The names in an adapter's file that have a place in the model.
 std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
@@ -161,9 +185,7 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
     for (const char* end : {".base_layer.weight", ".weight"}) found.insert(table + end);
   }
   for (const auto& [parameter, name] : plan.fully_trained) found.insert(name);
-  for (const TrainedTokens& tokens : plan.tokens) {
-    found.insert(token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size()));
-  }
+  for (const TrainedTokens& tokens : plan.tokens) found.insert(stored_rows_name(tokens));
   return found;
 }
 
@@ -257,17 +279,19 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
   Planner planner(grown, adapter.options, split);
-  std::vector<std::string> modules;
-  for (const std::string& module : planner.embeddings()) {
-    if (adapter.find(module + ".lora_embedding_A")) modules.push_back(module);
-  }
-  for (const std::string& module : planner.plan().linears) {
-    if (adapter.find(module + ".lora_A.weight")) modules.push_back(module);
-  }
-  planner.set_modules(std::move(modules));
+  planner.set_modules(stored_modules(adapter, planner));
   planner.set_expert_tensors(expert_tensors_of(grown, adapter, planner.plan().linears));
   note_leftovers(adapter, planner);
   return planner.plan();
+}
+
+void check_parts(const DecoderConfig& config, PeftAdapter adapter) {
+  DecoderConfig grown = config;
+  grown.vocab_size = rows_needed(adapter, config);
+  const ModelSplit whole;
+  Planner planner(grown, adapter.options, whole);
+  std::erase_if(adapter.options.modules_to_save, [&](const std::string& entry) { return !planner.has_module(entry); });
+  planner.set_modules(stored_modules(adapter, planner));
 }
 
 ModelSplit split_of(const Decoder& decoder) {

@@ -39,6 +39,10 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& opti
 /// model's names.
 AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter, const ModelSplit& split = {});
 
+/// Throws as the above where parts of an adapter exclude each other, lack, or have another rank than its config says,
+/// but not where it has more than the decoder (a tower's modules). adapter: in_file_names.
+void check_parts(const DecoderConfig& config, PeftAdapter adapter);
+
 /// How the ranks of `decoder` share the model.
 ModelSplit split_of(const Decoder& decoder);
 

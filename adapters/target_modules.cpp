@@ -191,14 +191,19 @@ int64_t rank_of(const AdapterOptions& options, const std::string& module) {
   return entry ? entry->second : options.r;
 }
 
-bool can_have_rank(const AdapterOptions& options, const std::string& module, int64_t r) {
+// PEFT makes the modules by the config and then finds that the tensors do not fit; alpha / r would be another number.
+void check_rank(const AdapterOptions& options, const std::string& module, int64_t r, const std::string& file) {
   bool matched = false;
   for (const auto& [key, value] : options.rank_pattern) {
     if (!pattern_regex(key).matches_start(module)) continue;
-    if (value == r) return true;
+    if (value == r) return;
     matched = true;
   }
-  return !matched && options.r == r;
+  if (!matched && options.r == r) return;
+  throw InputError(file,
+                   module + " has rank " + std::to_string(r) + ", adapter_config.json says " +
+                       std::to_string(rank_of(options, module)),
+                   "correct r or rank_pattern in adapter_config.json");
 }
 
 double alpha_of(const AdapterOptions& options, const std::string& module) {

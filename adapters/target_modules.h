@@ -39,9 +39,10 @@ inline bool is_named(const std::string& path, const std::string& name) {
 /// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
 int64_t rank_of(const AdapterOptions& options, const std::string& module);
 double alpha_of(const AdapterOptions& options, const std::string& module);
-/// Whether the options can mean rank r for the module: the number beside any key of rank_pattern that matches its path,
-/// not only the first (PEFT sorts the keys when it saves), or the general one where none does.
-bool can_have_rank(const AdapterOptions& options, const std::string& module, int64_t r);
+/// Throws InputError, of `file`, for a rank of its factors that the options cannot mean: they mean the number beside
+/// any key of rank_pattern that matches the module's path, not only the first (PEFT sorts the keys when it saves), or
+/// the general one where none does.
+void check_rank(const AdapterOptions& options, const std::string& module, int64_t r, const std::string& file);
 
 /// alpha / r, or alpha / sqrt(r) with use_rslora.
 double lora_scaling(const AdapterOptions& options, const std::string& module, int64_t r);

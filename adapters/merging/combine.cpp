@@ -192,6 +192,7 @@ class Combination {
     for (const CombineSource& source : sources_) {
       const Tensor a = source.adapter->find(module.a()), b = source.adapter->find(module.b());
       if (!a) continue;
+      check_rank(source.adapter->options, module.path, a.dim(0), source.adapter->file());
       parts.push_back({as_f32(a, pool_), as_f32(b, pool_), source.weight,
                        lora_scaling(source.adapter->options, module.path, a.dim(0))});
       const Part &first = parts.front(), &last = parts.back();

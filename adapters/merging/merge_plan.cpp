@@ -1,8 +1,10 @@
 #include "nibble/adapters/merging/merge_plan.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/core/base/error.h"
@@ -55,6 +57,8 @@ MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType
   place_linears();
   for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
   check_tables();
+  check_parts(model_, adapter);
+  check_loftq(base);
 }
 
 int64_t MergePlan::vocab_size() const {
@@ -71,6 +75,16 @@ MergeOutput& MergePlan::output(const std::string& name, const std::string& part)
   }
   throw InputError(adapter_.file(), part + " needs " + name + ", which the base does not have",
                    "merge into the model that the adapter was trained on");
+}
+
+/// LoftQ's factors make up for what rounding to 4 bits lost.
+void MergePlan::check_loftq(const TensorSource& base) const {
+  if (adapter_.options.init_lora_weights != LoraInit::loftq) return;
+  const nlohmann::json config = nlohmann::json::parse(base.config), none = nlohmann::json::object();
+  const nlohmann::json text = config.value("text_config", none);
+  if (config.value("quantization_config", text.value("quantization_config", none)).value("load_in_4bit", false)) return;
+  throw InputError(adapter_.file(), "init_lora_weights is \"loftq\", so the adapter stands beside 4-bit weights",
+                   "merge into the base as nibble quantize --no-double-quant makes it");
 }
 
 // How the family stores the weights, and LoRAs of the tensors of all experts and of routers, which files may call

@@ -64,6 +64,7 @@ class MergePlan {
   void untie();
   bool touches(const std::string& module) const;
   void check_tables() const;
+  void check_loftq(const TensorSource& base) const;
   bool is_table(const std::string& name) const;
   void share_tokens_with_head(const std::string& module);
   void grow_for_tokens(const std::string& module);

@@ -184,6 +184,7 @@ class MergedModel::Merger {
     const bool fits = a.dim(0) % part.experts == 0 && b.dim(0) == (part.swapped ? outputs : part.outputs) &&
                       a.dim(1) == output.shape.end()[turned ? -2 : -1];
     check(output, fits, a, b);
+    check_rank(adapter_.options, part.tensor, r, adapter_.file());
     std::vector<int32_t> columns;
     for (int64_t i = 0; i < r; ++i) columns.push_back(static_cast<int32_t>(i * part.experts + expert));
     Tensor own_b = Tensor::empty(pool_, {outputs, r}, DType::f32, output.lora);

@@ -41,15 +41,6 @@ void StoredAdapter::check_shape(const std::string& name, const Tensor& stored, c
                    "use the model that the adapter was trained on");
 }
 
-/// PEFT makes the modules by the config and then finds that the tensors do not fit; alpha / r would be another number.
-void StoredAdapter::check_rank(const std::string& module, int64_t r) const {
-  if (can_have_rank(file_.options, module, r)) return;
-  throw InputError(file_.file(),
-                   module + " has rank " + std::to_string(r) + ", adapter_config.json says " +
-                       std::to_string(rank_of(file_.options, module)),
-                   "correct r or rank_pattern in adapter_config.json");
-}
-
 void StoredAdapter::check_magnitude(const std::string& module, const Tensor& magnitude, int64_t count) const {
   if (magnitude.defined() != file_.options.use_dora) {
     throw InputError(file_.file(),
@@ -83,7 +74,6 @@ std::unique_ptr<Adapter> StoredAdapter::make(Linear& linear) {
   Tensor a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
   check_shape(module + ".lora_A.weight", a, {a.dim(0), linear.global_in_features()});
   check_shape(module + ".lora_B.weight", b, {linear.global_out_features(), a.dim(0)});
-  check_rank(module, a.dim(0));
   const ShardSpec a_spec = shard_of_a(linear.shard(), a.dim(0)), b_spec = shard_of_b(linear.shard(), a.dim(0));
   a = own_shard(a, a_spec, rank_.pool);
   b = own_shard(b, b_spec, rank_.pool);
@@ -111,7 +101,6 @@ std::unique_ptr<EmbeddingAdapter> StoredAdapter::make(const Embedding& embedding
   const Tensor a = take(module + ".lora_embedding_A"), b = take(module + ".lora_embedding_B");
   check_shape(module + ".lora_embedding_A", a, {a.dim(0), table.dim(0)});
   check_shape(module + ".lora_embedding_B", b, {table.dim(1), a.dim(0)});
-  check_rank(module, a.dim(0));
   const Tensor magnitude = take(module + ".lora_magnitude_vector");
   check_magnitude(module, magnitude, table.dim(1));
   return std::make_unique<EmbeddingLora>(lora_scaling(file_.options, module, a.dim(0)),

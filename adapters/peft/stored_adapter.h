@@ -33,7 +33,6 @@ class StoredAdapter {
   Tensor take(const std::string& name);
   void check_shape(const std::string& name, const Tensor& stored, const Shape& shape) const;
   void check_magnitude(const std::string& module, const Tensor& magnitude, int64_t count) const;
-  void check_rank(const std::string& module, int64_t r) const;
   std::shared_ptr<Parameter> parameter(const std::string& name, const Tensor& stored) const;
   void check_start(Linear& linear, int64_t r, double scaling) const;
 

@@ -411,12 +411,7 @@ ExpertLoras::Factors ExpertLoras::make_factors(const ExpertPart& part, int64_t i
              std::to_string(part.outputs) + ", " + std::to_string(in) + "]");
     }
     r = stored_a.dim(0) / part.experts;
-    if (!can_have_rank(options_, part.tensor, r)) {
-      throw InputError(file_->file(),
-                       part.tensor + " has rank " + std::to_string(r) + ", adapter_config.json says " +
-                           std::to_string(rank_of(options_, part.tensor)),
-                       "correct r or rank_pattern in adapter_config.json");
-    }
+    check_rank(options_, part.tensor, r, file_->file());
     a = Tensor::empty(pool, stored_a.shape(), DType::f32, a_name);
     b = Tensor::empty(pool, stored_b.shape(), DType::f32, b_name);
     ops::cast(stored_a, a);

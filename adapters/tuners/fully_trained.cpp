@@ -38,14 +38,6 @@ void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
   });
 }
 
-/// Whether an entry names the module of a parameter, or one that it is inside ("mlp"), by the end of its path.
-bool names_module_of(const std::string& entry, const std::string& parameter) {
-  for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
-    if (parameter.substr(0, end).ends_with(entry)) return true;
-  }
-  return false;
-}
-
 void add_modules(Decoder& model, const AdapterOptions& options, FullyTrained& found) {
   std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
   model.visit([&](Parameter& parameter) {
@@ -81,6 +73,13 @@ void add_biases(Decoder& model, const AdapterOptions& options, const std::set<st
 }
 
 }  // namespace
+
+bool names_module_of(const std::string& entry, const std::string& parameter) {
+  for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
+    if (parameter.substr(0, end).ends_with(entry)) return true;
+  }
+  return false;
+}
 
 FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
   FullyTrained found;

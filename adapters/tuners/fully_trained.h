@@ -13,6 +13,10 @@ namespace nibble {
 /// Fully trained parameters -> their names in the adapter ("lm_head.weight", "....q_proj.base_layer.bias").
 using FullyTrained = std::map<std::string, std::string>;
 
+/// Whether an entry of modules_to_save names the module of a parameter, or one that it is inside ("mlp"), by the end of
+/// its path.
+bool names_module_of(const std::string& entry, const std::string& parameter);
+
 /// The biases and modules_to_save that the options name in the whole model, whose tied head or embedding is untied
 /// where one of them is trained. `targeted`: paths of the Linears with an adapter. Throws UsageError for a name that
 /// fits nothing.

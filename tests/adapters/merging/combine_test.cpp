@@ -7,6 +7,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/ops/gemm.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -86,6 +87,10 @@ TEST_F(CombineTest, DareKeepsScaledElementsOrNothing) {
 
 TEST_F(CombineTest, RanksThatDifferAreRefusedWhereTheyMustNot) {
   y.options.r = 2;
+  EXPECT_THAT(test::error_of<InputError>([&] { combine("cat"); }),
+              ::testing::HasSubstr("m.q has rank 1, adapter_config.json says 2"));
+  y.tensors["m.q.lora_A.weight"] = matrix({2, 2}, {1, 2, 3, 4});
+  y.tensors["m.q.lora_B.weight"] = matrix({2, 2}, {1, 2, 3, 4});
   EXPECT_THROW(combine("linear"), UsageError);
   EXPECT_EQ(combine("cat").options.r, 3);
 }

@@ -10,6 +10,7 @@
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/tests/adapters/golden.h"
+#include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
 namespace {
@@ -172,6 +173,41 @@ TEST_F(MergeTest, AnAdapterOfAnotherModelLeavesNothingBehind) {
   large.data<float>()[0] = 1e9f;
   adapter.tensors["model.layers.0.self_attn.q_proj.lora_B.weight"] = large;
   EXPECT_THAT(refusal(adapter, DType::f16), HasSubstr("use bf16 or f32"));
+}
+
+TEST_F(MergeTest, WhatLoadingRefusesIsNotMerged) {
+  const fs::path model = test::data_path("stories-llama");
+  const CheckpointDir checkpoint(model);
+  TensorSource base = plain_source(checkpoint);
+  const PeftAdapter good = read_peft_directory(test::data_path("lora-golden") / "adapter-init");
+  const auto refusal = [&](const PeftAdapter& adapter) {
+    return test::error_of<Error>([&] { merge_adapter(base, adapter, root / "merged", {}, pool); });
+  };
+  PeftAdapter adapter = good;
+  adapter.options.r = 7;
+  EXPECT_THAT(refusal(adapter), HasSubstr("q_proj has rank 4, adapter_config.json says 7"));
+
+  adapter = good;
+  adapter.options.trainable_token_indices = {{"", {5}}};
+  adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
+  adapter.tensors["lm_head.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
+  adapter.tensors["lm_head.lora_B.weight"] = Tensor::zeros(pool, {512, 4}, DType::f32);
+  EXPECT_THAT(refusal(adapter), HasSubstr("trainable_token_indices names lm_head, which has an adapter already"));
+
+  adapter = good;
+  adapter.options.modules_to_save = {"tower.norm"};  // not of the decoder, but in the base
+  adapter.tensors["tower.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
+  base.tensors.push_back({"tower.norm.weight", {64}, DType::f32});
+  EXPECT_NO_THROW(merge_adapter(base, adapter, root / "with_tower", {}, pool));
+  base.tensors.pop_back();
+
+  adapter = good;
+  adapter.options.init_lora_weights = LoraInit::loftq;
+  EXPECT_THAT(refusal(adapter), HasSubstr("the adapter stands beside 4-bit weights"));
+  nlohmann::json config = nlohmann::json::parse(base.config);
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  base.config = config.dump();
+  EXPECT_NO_THROW(merge_adapter(base, adapter, root / "of_four_bits", {}, pool));
 }
 
 // GPT-2's Conv1D keeps W as [in, out], square in attn.c_proj: only the family tells how it lies, whatever the adapter's
