@@ -165,6 +165,19 @@ std::string stored_rows_name(const TrainedTokens& tokens) {
   return token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size());
 }
 
+/// The file has what its options name beside factors. Biases may lack, as in files of earlier versions of PEFT.
+void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan) {
+  const auto check = [&](const std::string& name, const std::string& key) {
+    if (adapter.find(name)) return;
+    throw InputError(adapter.file(), "has no " + name + ", which " + key + " in adapter_config.json names",
+                     "the file is incomplete: save the adapter again");
+  };
+  for (const auto& [parameter, name] : plan.fully_trained) {
+    if (!name.ends_with(".bias")) check(name, "modules_to_save");
+  }
+  for (const TrainedTokens& tokens : plan.tokens) check(stored_rows_name(tokens), "trainable_token_indices");
+}
+
 /// The names in an adapter's file that have a place in the model.
 std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
   const AdapterPlan& plan = planner.plan();
@@ -280,6 +293,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   grown.vocab_size = rows_needed(adapter, config);
   Planner planner(grown, adapter.options, split);
   planner.set_modules(stored_modules(adapter, planner));
+  check_complete(adapter, planner.plan());
   planner.set_expert_tensors(expert_tensors_of(grown, adapter, planner.plan().linears));
   note_leftovers(adapter, planner);
   return planner.plan();
@@ -292,6 +306,7 @@ void check_parts(const DecoderConfig& config, PeftAdapter adapter) {
   Planner planner(grown, adapter.options, whole);
   std::erase_if(adapter.options.modules_to_save, [&](const std::string& entry) { return !planner.has_module(entry); });
   planner.set_modules(stored_modules(adapter, planner));
+  check_complete(adapter, planner.plan());
 }
 
 ModelSplit split_of(const Decoder& decoder) {

@@ -55,6 +55,8 @@ void refuse_more_than_lora(const PeftAdapter& adapter) {
     const bool frozen = name.ends_with(".base_layer.weight");
     if (!lora && !frozen) refuse(name);
   }
+  if (!adapter.options.modules_to_save.empty()) refuse("modules that are fully trained (modules_to_save)");
+  if (!adapter.options.trainable_token_indices.empty()) refuse("trained tokens (trainable_token_indices)");
 }
 
 void check(const std::vector<CombineSource>& sources, const CombineOptions& options) {

@@ -393,6 +393,15 @@ TEST_F(AttachTest, WhatDoesNotFitIsReportedOrRefused) {
   EXPECT_EQ(refusal(adapter), "no error");
 
   adapter = good;
+  adapter.options.modules_to_save = {"norm"};
+  EXPECT_THAT(refusal(adapter), HasSubstr("has no model.layers.0.input_layernorm.weight, which modules_to_save in "
+                                          "adapter_config.json names; the file is incomplete"));
+  adapter.options.modules_to_save.clear();
+  adapter.options.trainable_token_indices = {{"", {5}}};
+  EXPECT_THAT(refusal(adapter), HasSubstr("has no model.embed_tokens.token_adapter.trainable_tokens_delta, which "
+                                          "trainable_token_indices in adapter_config.json names"));
+
+  adapter = good;
   adapter.tensors["model.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("modules_to_save"));
 

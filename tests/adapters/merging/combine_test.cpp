@@ -99,6 +99,12 @@ TEST_F(CombineTest, MoreThanPlainLoraIsRefused) {
   y.options.use_dora = true;
   EXPECT_THROW(combine("cat"), UsageError);
   y.options.use_dora = false;
+  y.options.modules_to_save = {"lm_head"};
+  EXPECT_THROW(combine("cat"), UsageError) << "of which the file lacks the tensor";
+  y.options.modules_to_save.clear();
+  y.options.trainable_token_indices = {{"", {1}}};
+  EXPECT_THROW(combine("cat"), UsageError);
+  y.options.trainable_token_indices.clear();
   y.tensors["lm_head.weight"] = matrix({2, 2}, {1, 2, 3, 4});
   EXPECT_THROW(combine("cat"), UsageError);
 }

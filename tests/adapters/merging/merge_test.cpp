@@ -189,12 +189,15 @@ TEST_F(MergeTest, WhatLoadingRefusesIsNotMerged) {
 
   adapter = good;
   adapter.options.trainable_token_indices = {{"", {5}}};
+  EXPECT_THAT(refusal(adapter), HasSubstr("has no model.embed_tokens.token_adapter.trainable_tokens_delta, which"));
   adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
   adapter.tensors["lm_head.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
   adapter.tensors["lm_head.lora_B.weight"] = Tensor::zeros(pool, {512, 4}, DType::f32);
   EXPECT_THAT(refusal(adapter), HasSubstr("trainable_token_indices names lm_head, which has an adapter already"));
 
   adapter = good;
+  adapter.options.modules_to_save = {"lm_head"};
+  EXPECT_THAT(refusal(adapter), HasSubstr("has no lm_head.weight, which modules_to_save in adapter_config.json names"));
   adapter.options.modules_to_save = {"tower.norm"};  // not of the decoder, but in the base
   adapter.tensors["tower.norm.weight"] = Tensor::zeros(pool, {64}, DType::f32);
   base.tensors.push_back({"tower.norm.weight", {64}, DType::f32});
