@@ -165,6 +165,10 @@ void MergePlan::place(const std::string& name, const Tensor& tensor) {
 }
 
 void MergePlan::replace(const std::string& target, const std::string& part, const Tensor& tensor) {
+  if (model_.tied_head && !untied_ && target == model_.names.head + ".weight") {  // PEFT saves the one table twice
+    replace(model_.names.embedding + ".weight", part, tensor);
+    if (!index_.contains(target)) return;
+  }
   MergeOutput& whole = output(target, part);
   const bool grows = tensor.rank() == 2 && whole.shape.size() == 2 && is_table(target) &&
                      tensor.dim(0) > whole.shape[0] && tensor.dim(1) == whole.shape[1];

@@ -213,6 +213,28 @@ TEST_F(MergeTest, WhatLoadingRefusesIsNotMerged) {
   EXPECT_NO_THROW(merge_adapter(base, adapter, root / "of_four_bits", {}, pool));
 }
 
+// PEFT saves both tables of a model whose vocabulary was resized, also where head and embedding are one.
+TEST_F(MergeTest, ATiedTableOfMoreRowsStaysTied) {
+  constexpr int64_t kRows = 520;
+  const fs::path model = test::data_path("stories-llama");
+  const CheckpointDir checkpoint(model);
+  PeftAdapter adapter = read_peft_directory(test::data_path("lora-golden") / "lora_fp32.adapter-after20");
+  Tensor table = Tensor::empty(pool, {kRows, 64}, DType::f32);
+  ops::fill_normal(table, 0.1f, 1, 1);
+  adapter.tensors["model.embed_tokens.weight"] = adapter.tensors["lm_head.weight"] = table;
+  const MergeReport report =
+      merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
+  EXPECT_FALSE(report.untied);
+  EXPECT_EQ(read_json_file(root / "merged/config.json")["vocab_size"], kRows);
+  EXPECT_FALSE(CheckpointDir(root / "merged").contains("lm_head.weight"));
+  const Batch batch = make_batch(test::read_samples(test::data_path("lora-golden") / "input_ids.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  load_adapter(decoder, adapter, false, rank);
+  EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
+                                   test::all_logits(decoder, batch, StepContext{rank})),
+            1e-4);
+}
+
 // GPT-2's Conv1D keeps W as [in, out], square in attn.c_proj: only the family tells how it lies, whatever the adapter's
 // fan_in_fan_out says.
 TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {
