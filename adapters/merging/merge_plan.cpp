@@ -165,10 +165,14 @@ void MergePlan::place(const std::string& name, const Tensor& tensor) {
 }
 
 void MergePlan::replace(const std::string& target, const std::string& part, const Tensor& tensor) {
-  if (model_.tied_head && !untied_ && target == model_.names.head + ".weight") {  // PEFT saves the one table twice
-    replace(model_.names.embedding + ".weight", part, tensor);
-    if (!index_.contains(target)) return;
+  const std::string embedding = model_.names.embedding + ".weight", head = model_.names.head + ".weight";
+  if (model_.tied_head && !untied_ && target == head) {  // PEFT saves the one table twice
+    replace(embedding, part, tensor);
+    if (!index_.contains(head)) return;
   }
+  const bool below_both = model_.tied_head && untied_ && target == embedding &&
+                          !is_module_to_save(adapter_.options, model_.names.embedding);
+  if (below_both && !outputs_[index_.at(head)].replacement) replace(head, part, tensor);
   MergeOutput& whole = output(target, part);
   const bool grows = tensor.rank() == 2 && whole.shape.size() == 2 && is_table(target) &&
                      tensor.dim(0) > whole.shape[0] && tensor.dim(1) == whole.shape[1];

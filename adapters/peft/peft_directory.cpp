@@ -47,6 +47,11 @@ std::string plain_name(std::string name) {
   return name;
 }
 
+/// Where PEFT saves embedding layers as well, it saves those in modules_to_save with all that it wraps.
+bool is_copy_in_wrapper(const std::string& name) {
+  return name.ends_with(".modules_to_save.weight") || name.ends_with(".original_module.weight");
+}
+
 void check_values(const std::string& file, const std::string& name, const Tensor& tensor) {
   if (!is_float(tensor.dtype())) {
     throw InputError(file, name + " has element type " + std::string(dtype_name(tensor.dtype())),
@@ -146,6 +151,7 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
   adapter.options = parse_peft_config(read_text_file(config), config.string());
   const SafetensorsFile file(adapter.file());
   for (const std::string& name : file.names()) {
+    if (is_copy_in_wrapper(name)) continue;
     const Tensor tensor = file.at(name);
     check_values(adapter.file(), name, tensor);
     if (!adapter.tensors.emplace(plain_name(name), tensor).second) {

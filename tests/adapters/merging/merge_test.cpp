@@ -235,6 +235,28 @@ TEST_F(MergeTest, ATiedTableOfMoreRowsStaysTied) {
             1e-4);
 }
 
+TEST_F(MergeTest, ATableBelowALoraIsTheTiedHeadsToo) {
+  constexpr int64_t kRows = 520;
+  const fs::path model = test::data_path("stories-llama");
+  const CheckpointDir checkpoint(model);
+  PeftAdapter adapter = read_peft_directory(test::data_path("lora-golden") / "lora_fp32.adapter-after20");
+  const auto normal = [&](Shape shape, uint64_t seed) {
+    Tensor result = Tensor::empty(pool, std::move(shape), DType::f32);
+    ops::fill_normal(result, 0.1f, seed, 1);
+    return result;
+  };
+  adapter.tensors["model.embed_tokens.base_layer.weight"] = normal({kRows, 64}, 1);
+  adapter.tensors["model.embed_tokens.lora_embedding_A"] = normal({4, kRows}, 2);
+  adapter.tensors["model.embed_tokens.lora_embedding_B"] = normal({64, 4}, 3);
+  merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
+  const Batch batch = make_batch(test::read_samples(test::data_path("lora-golden") / "input_ids.npy"), pool);
+  Decoder decoder = load_decoder(model, rank);
+  load_adapter(decoder, adapter, false, rank);
+  EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
+                                   test::all_logits(decoder, batch, StepContext{rank})),
+            1e-4);
+}
+
 // GPT-2's Conv1D keeps W as [in, out], square in attn.c_proj: only the family tells how it lies, whatever the adapter's
 // fan_in_fan_out says.
 TEST_F(MergeTest, AWeightStoredTheOtherWayRoundGetsTheTransposedChange) {

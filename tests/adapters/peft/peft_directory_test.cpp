@@ -186,6 +186,15 @@ TEST_F(PeftDirectoryTest, NamesOfRawStateDictsAreUnderstood) {
               ElementsAre("lm_head.weight", "model.q_proj.lora_A.weight", "model.q_proj.lora_B.weight"));
 }
 
+// As with save_embedding_layers.
+TEST_F(PeftDirectoryTest, WhatPeftWrapsOfATrainedTableIsLeftOut) {
+  const PeftAdapter adapter =
+      read_peft_directory(make("wrapped", {{"base_model.model.wte.modules_to_save.weight", matrix({3, 2})},
+                                           {"base_model.model.wte.original_module.weight", matrix({3, 2})},
+                                           {"base_model.model.wte.weight", matrix({3, 2})}}));
+  EXPECT_THAT(names_of(adapter), ElementsAre("wte.weight"));
+}
+
 TEST_F(PeftDirectoryTest, DamageIsRefusedWithFileAndTensor) {
   const auto refusal = [&](const fs::path& directory) {
     return error_of<Error>([&] { read_peft_directory(directory); });
