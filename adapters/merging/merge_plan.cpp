@@ -214,17 +214,23 @@ bool MergePlan::touches(const std::string& module) const {
          adapter_.find(module + ".lora_embedding_A");
 }
 
-/// Embedding and head have as many rows as each other, also where the adapter brought more.
+/// Embedding, head and its bias have as many rows as each other, also where the adapter brought more.
 void MergePlan::check_tables() const {
-  const auto table = index_.find(model_.names.embedding + ".weight"), head = index_.find(model_.names.head + ".weight");
-  if (table == index_.end() || head == index_.end() || model_.score_labels > 0) return;
-  const Shape &rows = outputs_[table->second].shape, &outputs = outputs_[head->second].shape;
-  const bool same = rows.empty() || outputs.empty() || rows[0] == outputs[0];
-  if (same) return;
-  throw InputError(adapter_.file(),
-                   "gives " + table->first + " " + std::to_string(rows[0]) + " rows and " + head->first + " " +
-                       std::to_string(outputs[0]),
-                   "train the new tokens in both tables");
+  if (model_.score_labels > 0) return;
+  const std::string embedding = model_.names.embedding + ".weight", head = model_.names.head;
+  const auto rows = [&](const std::string& name) {
+    const auto found = index_.find(name);
+    return found == index_.end() || outputs_[found->second].shape.empty() ? -1 : outputs_[found->second].shape[0];
+  };
+  const auto check = [&](const std::string& other, const std::string& remedy) {
+    if (rows(embedding) < 0 || rows(other) < 0 || rows(embedding) == rows(other)) return;
+    throw InputError(adapter_.file(),
+                     "gives " + embedding + " " + std::to_string(rows(embedding)) + " rows and " + other + " " +
+                         std::to_string(rows(other)),
+                     remedy);
+  };
+  check(head + ".weight", "train the new tokens in both tables");
+  check(head + ".bias", "use the adapter beside its base");
 }
 
 bool MergePlan::is_table(const std::string& name) const {

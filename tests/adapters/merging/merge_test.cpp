@@ -255,6 +255,11 @@ TEST_F(MergeTest, ATableBelowALoraIsTheTiedHeadsToo) {
   EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
                                    test::all_logits(decoder, batch, StepContext{rank})),
             1e-4);
+
+  TensorSource with_bias = plain_source(checkpoint);
+  with_bias.tensors.push_back({"lm_head.bias", {512}, DType::f32});
+  EXPECT_THAT(test::error_of<InputError>([&] { merge_adapter(with_bias, adapter, root / "bias", {}, pool); }),
+              HasSubstr("gives model.embed_tokens.weight 520 rows and lm_head.bias 512"));
 }
 
 // GPT-2's Conv1D keeps W as [in, out], square in attn.c_proj: only the family tells how it lies, whatever the adapter's
