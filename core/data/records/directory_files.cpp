@@ -143,9 +143,10 @@ void require_all_shards(const std::vector<std::string>& files) {
     sets[{(file.parent_path() / before).string() + "-", count}].insert(std::stoll(name.substr(index, kShardDigits)));
   }
   for (const auto& [set, indices] : sets) {
-    int64_t missing = 0;
+    const int64_t count = std::atoll(set.second.c_str() + 4), first = indices.contains(count) ? 1 : 0;
+    if (std::ssize(indices) >= count) continue;
+    int64_t missing = first;
     while (indices.contains(missing)) ++missing;
-    if (missing >= std::atoll(set.second.c_str() + 4)) continue;
     throw InputError(set.first + formatted("%05lld", static_cast<long long>(missing)) + set.second,
                      "is missing beside other shards of the set", "get it, or name the files that are to be used");
   }

@@ -125,5 +125,12 @@ TEST_F(Directory, WithoutAllShardsOfASetIsRefused) {
   EXPECT_EQ(taken().size(), 3u);
 }
 
+TEST_F(Directory, ShardsMayBeCountedFromOne) {
+  have({"part-00001-of-00002.jsonl"});
+  EXPECT_THAT(refused(), HasSubstr("d/part-00000-of-00002: is missing"));
+  have({"part-00002-of-00002.jsonl"});
+  EXPECT_EQ(taken().size(), 2u);
+}
+
 }  // namespace
 }  // namespace nibble
