@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "nibble/core/text/tokenizers/tokenizer.h"
 
 namespace nibble {
@@ -25,7 +27,10 @@ std::string StreamDecoder::finish() {
   const std::string whole = tokenizer_.decode(window, skip_special_);
   window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(emitted_ids_));
   emitted_ids_ = window_.size();
-  return whole.size() > before.size() ? whole.substr(before.size()) : "";
+  // A broken byte turns those that stood in front of it into U+FFFD too, when they are out already.
+  auto same = static_cast<size_t>(std::ranges::mismatch(before, whole).in2 - whole.begin());
+  while (same > 0 && same < whole.size() && (static_cast<unsigned char>(whole[same]) & 0xC0U) == 0x80U) --same;
+  return whole.substr(same);
 }
 
 }  // namespace nibble

@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_tokenizer.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/core/text/unicode/utf8.h"
 #include "nibble/tests/assets.h"
 
 namespace nibble {
@@ -166,6 +167,19 @@ TEST(SentencePiece, StreamedPiecesAreTheDecodedText) {
     streamed += part;
   }
   EXPECT_EQ(streamed + stream.finish(), text);
+}
+
+// A broken byte makes U+FFFD of the letter in front of it, which is out already.
+TEST(SentencePiece, StreamedPiecesAreTextBehindABrokenByteToo) {
+  const auto tokenizer = load_tokenizer(test::data_path("tokenizers/spm-bpe"));
+  const auto byte = [&](const char* name) { return *tokenizer->id_of(name); };
+  const std::vector<int32_t> ids = {byte("<0x72>"), byte("<0xBF>"), byte("<0xBD>"), byte("<0x72>")};
+  StreamDecoder stream(*tokenizer);
+  std::string streamed;
+  for (const int32_t id : ids) streamed += stream.push(id);
+  streamed += stream.finish();
+  EXPECT_EQ(first_invalid_utf8(streamed), streamed.size()) << streamed;
+  EXPECT_TRUE(streamed.starts_with("r\xEF\xBF\xBD")) << streamed;
 }
 
 // Every prefix, and every byte changed: either an InputError or a tokenizer that works, never a crash.
