@@ -13,7 +13,7 @@ void append_json(std::string& text, std::string_view value);
 
 inline void append_json(std::string& text, bool value) { text += value ? "true" : "false"; }
 
-/// A number; null where it is not finite.
+/// A number; null where it is not finite. Of a whole floating one with ".0", as Python writes it.
 template <typename T>
 requires std::is_arithmetic_v<T>
 void append_json(std::string& text, T value) {
@@ -24,7 +24,9 @@ void append_json(std::string& text, T value) {
     }
   }
   char digits[32];
-  text.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  const std::string_view number(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+  text += number;
+  if (std::is_floating_point_v<T> && number.find_first_of(".e") == number.npos) text += ".0";
 }
 
 }  // namespace nibble

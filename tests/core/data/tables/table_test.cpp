@@ -49,7 +49,9 @@ TEST(TableOracle, RowsAreThoseThatPyarrowReads) {
     SCOPED_TRACE(table.filename().string());
     const std::vector<std::string> rows = read(table), expected = read(table.string() + ".jsonl");
     ASSERT_EQ(rows.size(), expected.size());
-    for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(json::parse(rows[i]), json::parse(expected[i])) << "row " << i;
+    for (size_t i = 0; i < rows.size(); ++i) {  // as text: 3 and 3.0 are different ones to a template
+      ASSERT_EQ(json::parse(rows[i]).dump(), json::parse(expected[i]).dump()) << "row " << i;
+    }
   }
 }
 
