@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -52,10 +53,20 @@ const char* type_name(RewardRecipe::Type type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-bool matches(const Pattern& pattern, const std::string& text) {
-  std::vector<PatternMatch> found;
-  pattern(text, found);
-  return !found.empty();
+PythonRegex parse_pattern(const std::string& pattern, const std::string& place) {
+  try {
+    return PythonRegex(pattern);
+  } catch (const UsageError& error) {
+    throw InputError(place, error.what(), "write it as Python's re takes it");
+  }
+}
+
+// As it stands in the record; of a number all digits, which an exponent would hide.
+std::string text_of(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_number_float()) return value.dump();
+  char digits[512];  // 1e308 and 5e-324 have fewer
+  return {digits, std::to_chars(digits, digits + sizeof digits, value.get<double>(), std::chars_format::fixed).ptr};
 }
 
 std::string line_of(const JudgedAnswer& answer) {
@@ -116,7 +127,8 @@ Rewards::Rewards(const Recipe& of) : recipes_(of.all_rewards()), fields_(of.data
     const bool model = recipe.type == RewardRecipe::Type::model;
     models_.push_back(model ? std::make_unique<ModelReward>(recipe, of.model, reward_key(of, models_.size()))
                             : nullptr);
-    patterns_.push_back(regex ? regular_expression(recipe.pattern, place(patterns_.size())) : Pattern());
+    patterns_.emplace_back();
+    if (regex) patterns_.back() = parse_pattern(recipe.pattern, place(patterns_.size() - 1));
   }
 }
 
@@ -130,7 +142,7 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
     record.fail("has no field \"" + record.file_name(name) + "\" for " + place(i),
                 "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
-  std::string text = value->is_string() ? value->get<std::string>() : value->dump();
+  std::string text = text_of(*value);
   if (recipes_[i].type == RewardRecipe::Type::number && last_number(text).empty()) {
     record.fail(
         "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + value->dump().substr(0, 80),
@@ -199,7 +211,7 @@ std::vector<double> Rewards::plain_scores(const std::vector<JudgedAnswer>& answe
         own.push_back(number_reward(answer.answer, column(*answer.record, i)));
         break;
       case RewardRecipe::Type::regex:
-        own.push_back(matches(patterns_[i], answer.answer) ? 1 : 0);
+        own.push_back(patterns_[i]->matches_within(answer.answer) ? 1 : 0);
         break;
       case RewardRecipe::Type::length:
         own.push_back(length_reward(std::ssize(answer.ids), recipe.max_completion_len, recipe.soft_punish_cache));

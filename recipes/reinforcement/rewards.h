@@ -3,11 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "nibble/core/text/matching/pattern.h"
+#include "nibble/core/text/matching/python_regex.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/reinforcement/command_reward.h"
 #include "nibble/recipes/reinforcement/model_reward.h"
@@ -65,7 +66,7 @@ class Rewards {
   const std::map<std::string, std::string>& fields_;
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<CommandReward>> commands_;  // null for other types
-  std::vector<Pattern> patterns_;                         // empty for other types
+  std::vector<std::optional<PythonRegex>> patterns_;      // empty for other types
   std::vector<std::unique_ptr<ModelReward>> models_;      // null for other types
 };
 

@@ -45,20 +45,26 @@ struct PythonRegex::Compiled {
                      std::string(reinterpret_cast<const char*>(message), static_cast<size_t>(length)));
   }
 
-  /// Length of the match at the start of text, or -1.
-  int match(regex_t* compiled, std::string_view text, OnigRegion* region) const {
+  /// Length of the match at the start of text, or -1; with `within` where the first one anywhere begins.
+  int match(regex_t* compiled, std::string_view text, OnigRegion* region, bool within = false) const {
     OnigMatchParam* limits = onig_new_match_param();
     onig_initialize_match_param(limits);
     onig_set_retry_limit_in_match_of_match_param(limits, kMostRetries);
+    onig_set_retry_limit_in_search_of_match_param(limits, kMostRetries);
     const OnigUChar* begin = onig_bytes(text.data());
     const OnigUChar* end = begin + text.size();
-    const int length = onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
+    const int found = within
+                          ? onig_search_with_param(compiled, begin, end, begin, end, region, ONIG_OPTION_NONE, limits)
+                          : onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
     onig_free_match_param(limits);
-    if (length < 0 && length != ONIG_MISMATCH) {
-      throw UsageError("the pattern \"" + pattern + "\" takes too long on \"" + std::string(text) + "\"",
-                       "write it without nested repetitions");
+    if (found < 0 && found != ONIG_MISMATCH) {
+      const bool name = text.size() < 200 && text.find('\n') == text.npos;
+      throw UsageError(
+          "the pattern \"" + pattern + "\" takes too long on " +
+              (name ? "\"" + std::string(text) + "\"" : "a text of " + std::to_string(text.size()) + " bytes"),
+          "write it without nested repetitions");
     }
-    return length;
+    return found;
   }
 };
 
@@ -81,6 +87,10 @@ bool PythonRegex::matches_whole(std::string_view text) const {
 
 bool PythonRegex::matches_start(std::string_view text) const {
   return compiled_->match(compiled_->regex, text, nullptr) >= 0;
+}
+
+bool PythonRegex::matches_within(std::string_view text) const {
+  return compiled_->match(compiled_->regex, text, nullptr, true) >= 0;
 }
 
 std::optional<std::string> PythonRegex::first_group(std::string_view text) const {

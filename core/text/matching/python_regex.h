@@ -19,6 +19,8 @@ class PythonRegex {
   bool matches_whole(std::string_view text) const;
   /// re.match(pattern, text): from the start, not necessarily to the end.
   bool matches_start(std::string_view text) const;
+  /// re.search(pattern, text): anywhere.
+  bool matches_within(std::string_view text) const;
   /// The text of the first group of re.match, if it matches and the group took part.
   std::optional<std::string> first_group(std::string_view text) const;
 

@@ -89,6 +89,33 @@ TEST(Rewards, RefuseAColumnWithoutTheNumberThatIsCompared) {
   }
 }
 
+TEST(Rewards, CompareANumberOfTheRecordByAllItsDigits) {
+  Recipe recipe;
+  recipe.rewards = {{.type = RewardRecipe::Type::number, .column = "answer"}};
+  Rewards rewards(recipe);
+  const auto path = std::make_shared<const std::string>("p.jsonl");
+  const auto score = [&](const std::string& expected, const std::string& answer) {
+    const std::string text = R"({"prompt": "?", "answer": )" + expected + "}";
+    const PromptRecord record{path, {text, 1}};
+    return rewards.score({{.prompt = "?", .answer = answer, .ids = {}, .record = &record}})[0][0];
+  };
+  EXPECT_EQ(score("12345678901234567890123", "22"), 0) << "the exponent";
+  EXPECT_EQ(score("12345678901234567890123", "12345678901234567890123"), 1);
+  EXPECT_EQ(score("1e-05", "0.00001"), 1);
+  EXPECT_EQ(score("1e-05", "-5"), 0);
+  EXPECT_EQ(score("2.0", "2"), 1);
+}
+
+TEST(Rewards, PatternsAreThoseOfPython) {
+  Recipe recipe;
+  recipe.rewards = {{.type = RewardRecipe::Type::regex, .pattern = "(?s)^<a>.*</a>$"}};
+  const auto score = [&](const std::string& answer) {
+    return Rewards(recipe).score({{.prompt = "?", .answer = answer, .ids = {}}})[0][0];
+  };
+  EXPECT_EQ(score("<a>x\ny</a>"), 1);
+  EXPECT_EQ(score("Well:\n<a>x</a>"), 0) << "^ is the beginning of the answer";
+}
+
 TEST(CommandReward, KeepsOneProcessAndReadsWhateverTheCommandBuffers) {
   CommandReward counts({.type = RewardRecipe::Type::command,
                         .argv = {"/bin/sh", "-c", "i=0; while read -r l; do i=$((i+1)); echo $i; done"}},

@@ -23,6 +23,15 @@ TEST(PythonRegex, KnowsThePythonDialect) {
   EXPECT_TRUE(PythonRegex("(?i)LAYERS.*").matches_whole("layers.0"));
 }
 
+TEST(PythonRegex, SearchesAsPythonDoes) {
+  EXPECT_TRUE(PythonRegex("b+").matches_within("abb"));
+  EXPECT_FALSE(PythonRegex(R"(^\d+$)").matches_within("a\n1\nb")) << "not at every line";
+  EXPECT_TRUE(PythonRegex(R"((?m)^\d+$)").matches_within("a\n1\nb"));
+  EXPECT_TRUE(PythonRegex("(?s)^a.*b$").matches_within("a\nb"));
+  EXPECT_FALSE(PythonRegex("^a.*b$").matches_within("a\nb"));
+  EXPECT_TRUE(PythonRegex(R"((?P<x>a)\1)").matches_within("baa"));
+}
+
 TEST(PythonRegex, GivesTheFirstGroup) {
   EXPECT_EQ(PythonRegex(R"(.*?\.[^.]*\.(\d+)\.)").first_group("model.layers.12.mlp.experts.3.w1"), "12");
   EXPECT_EQ(PythonRegex(R"(x(\d)?)").first_group("x"), std::nullopt);
