@@ -32,21 +32,34 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path) {
   return tokenizer;
 }
 
-std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
-  const auto known = [&](int32_t id) { return tokenizer && id < tokenizer->vocab_size(); };
-  if (tokenizer && std::ranges::all_of(ids, known)) {
-    std::string text;
-    const auto special = [&](int32_t id) { return tokenizer->is_special(id); };
-    for (auto begin = ids.begin(); begin != ids.end();) {
-      const auto end = std::find_if(begin, ids.end(), special);
-      const std::string part = tokenizer->decode({begin, end});
-      if (!text.empty() && !part.empty() && text.back() != '\n') text += '\n';
-      text += part;
-      begin = std::find_if_not(end, ids.end(), special);
-    }
-    return text;
-  }
+namespace {
+
+bool knows(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
+  return tokenizer && std::ranges::all_of(ids, [&](int32_t id) { return id < tokenizer->vocab_size(); });
+}
+
+std::string numbers_of(std::span<const int32_t> ids) {
   return joined(ids, " ", [](int32_t id) { return std::to_string(id); });
+}
+
+}  // namespace
+
+std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
+  if (!knows(tokenizer, ids)) return numbers_of(ids);
+  std::string text;
+  const auto special = [&](int32_t id) { return tokenizer->is_special(id); };
+  for (auto begin = ids.begin(); begin != ids.end();) {
+    const auto end = std::find_if(begin, ids.end(), special);
+    const std::string part = tokenizer->decode({begin, end});
+    if (!text.empty() && !part.empty() && text.back() != '\n') text += '\n';
+    text += part;
+    begin = std::find_if_not(end, ids.end(), special);
+  }
+  return text;
+}
+
+std::string answer_text(const Tokenizer* tokenizer, std::span<const int32_t> ids) {
+  return knows(tokenizer, ids) ? tokenizer->decode(ids, true) : numbers_of(ids);
 }
 
 std::unique_ptr<ChatTemplate> open_chat_template(const std::string& name, const Tokenizer& tokenizer) {

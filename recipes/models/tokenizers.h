@@ -24,6 +24,8 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& path);
 /// The text of ids, special tokens as line breaks between what is not empty; the ids where `tokenizer` is null or one
 /// of them is beyond it.
 std::string text_of(const Tokenizer* tokenizer, std::span<const int32_t> ids);
+/// The same without special tokens and anything in their place: an answer as reward functions read it.
+std::string answer_text(const Tokenizer* tokenizer, std::span<const int32_t> ids);
 
 /// The built-in template `name`, the template in the file `name`, or for "" the model's own. Throws UsageError for an
 /// unknown name, InputError for "" where the model has none, both naming the built-in ones, and for a broken template.

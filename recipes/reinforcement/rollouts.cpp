@@ -294,7 +294,7 @@ bool Rollouts::judge(int64_t block, StepExecutor& executor) {
     std::vector<JudgedAnswer> answers;
     for (const Rollout& rollout : rollouts_) {
       answers.push_back({.prompt = text_of(tokenizer_.get(), rollout.prompt),
-                         .answer = text_of(tokenizer_.get(), rollout.answer),
+                         .answer = answer_text(tokenizer_.get(), rollout.answer),
                          .prompt_ids = rollout.prompt,
                          .ids = rollout.answer,
                          .record = &records_->at(rollout.record)});
@@ -405,7 +405,7 @@ bool Rollouts::make(int64_t block, StepExecutor& executor, const RolloutRun& run
   if (run.directory.empty() || executor.rank().comm.rank() != 0) return true;
   std::vector<std::pair<std::string, std::string>> texts;
   for (const Rollout& rollout : rollouts_)
-    texts.emplace_back(text_of(tokenizer_.get(), rollout.prompt), text_of(tokenizer_.get(), rollout.answer));
+    texts.emplace_back(text_of(tokenizer_.get(), rollout.prompt), answer_text(tokenizer_.get(), rollout.answer));
   const int64_t step = first_step_of(block);
   try {
     std::error_code failure;  // is that of the file
