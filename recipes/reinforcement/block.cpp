@@ -110,8 +110,9 @@ constexpr int64_t kMostPlanned = 256;  // answers; of more a plan takes a multip
 PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
   if (!recipe.has_rollouts()) return {};
   const RolloutOptions& rollout = recipe.objective.rollout;
-  const int64_t longest = std::min(recipe.data.max_length, text_limit(config));
+  const int64_t limit = text_limit(config), longest = std::min(recipe.data.max_length, limit);
   const std::vector<int32_t> prompt(static_cast<size_t>(std::max<int64_t>(1, longest - rollout.max_new_tokens)), 0);
+  const int64_t answer = std::min(rollout.max_new_tokens, limit - std::ssize(prompt));
   const int64_t answers = recipe.train.microbatch_size * recipe.train.accumulate;
   PlannedBlock block;
   block.steps = steps_per_block(recipe.objective);
@@ -142,11 +143,11 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
       };
     }
   }
-  block.judge = [recipe, prompt, answers](StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
-                                          std::span<Decoder> scorers) {
+  block.judge = [recipe, prompt, answer, answers](StepExecutor& executor, StepExecutor* value, StepExecutor* reference,
+                                                  std::span<Decoder> scorers) {
     Rollout one;
     one.prompt = prompt;
-    one.answer.assign(static_cast<size_t>(recipe.objective.rollout.max_new_tokens), 0);
+    one.answer.assign(static_cast<size_t>(answer), 0);
     const StepContext step{.rank = executor.rank(), .compute_dtype = recipe.model.dtype()};
     const int64_t some = std::min(answers, kMostPlanned);
     for (Decoder& scorer : scorers) {
