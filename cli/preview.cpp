@@ -62,7 +62,11 @@ Json samples_of(const DryRun& found) {
       const std::vector<float>& label = sample.values;
       samples.push_back({{"input_ids", sample.ids}, {"label", label.size() == 1 ? Json(label.front()) : Json(label)}});
     } else {
-      samples.push_back({{"ids", sample.ids}, {"tokens", sample.texts}, {"trained", sample.trained}});
+      std::vector<int32_t> labels = sample.ids;
+      for (size_t k = 0; k < labels.size(); ++k) {
+        if (!sample.trained[k]) labels[k] = kIgnoreLabel;
+      }
+      samples.push_back({{"input_ids", sample.ids}, {"labels", labels}, {"tokens", sample.texts}});
     }
   }
   return samples;
