@@ -42,6 +42,7 @@ Encoder make_encoder(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr
     };
     encoder.hidden_parts = [chat_template](const Conversation& chat) { return chat_template->hidden_parts(chat); };
   }
+  encoder.is_special = [tokenizer](int32_t id) { return tokenizer->is_special(id); };
   encoder.prefix = tokens_in_front(*tokenizer);
   encoder.eos = tokenizer->eos_id();
   encoder.tokenizer_size = tokenizer->vocab_size();

@@ -30,11 +30,12 @@ struct Encoder {
   std::function<std::string(Conversation, bool add_generation_prompt)> render_text;
   /// ChatTemplate::hidden_parts; absent where there is no chat template.
   std::function<std::vector<HiddenPart>(const Conversation&)> hidden_parts;
-  std::vector<int32_t> prefix;  ///< what the tokenizer puts in front of a text: BOS, or nothing
-  std::optional<int32_t> eos;   ///< put after a finished answer or document
-  std::string fingerprint;      ///< of tokenizer and chat template; with none, nothing is cached
-  int64_t vocab_size = 0;       ///< of the model; ids at or above it are refused
-  int64_t tokenizer_size = 0;   ///< tokens of the tokenizer; 0: none
+  std::function<bool(int32_t)> is_special;  ///< a control token; absent where there is no tokenizer
+  std::vector<int32_t> prefix;              ///< what the tokenizer puts in front of a text: BOS, or nothing
+  std::optional<int32_t> eos;               ///< put after a finished answer or document
+  std::string fingerprint;                  ///< of tokenizer and chat template; with none, nothing is cached
+  int64_t vocab_size = 0;                   ///< of the model; ids at or above it are refused
+  int64_t tokenizer_size = 0;               ///< tokens of the tokenizer; 0: none
 };
 
 /// An Encoder over a model's tokenizer and, where there is one, its chat template (may be null); it keeps both alive.

@@ -143,16 +143,16 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   return message;
 }
 
-// Tools and documents are an array, or a string that holds one.
+// Tools and documents are an array, or a string that holds one; null where there is none.
 Json read_list(const JsonRecord& record, const std::string& name) {
   const Json* list = record.find(name);
-  if (list == nullptr || is_empty_text(*list)) return Json::array();
+  if (list == nullptr || is_empty_text(*list)) return {};
   Json parsed = list->is_string() ? parse_embedded_json(list->get<std::string>()) : *list;
   if (!parsed.is_array()) record.fail("field \"" + name + "\" is no JSON array");
   return parsed;
 }
 
-std::string text_of(const Json& list) { return list.empty() ? "" : list.dump(); }
+std::string text_of(const Json& list) { return list.is_null() ? "" : list.dump(); }
 
 }  // namespace
 

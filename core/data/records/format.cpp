@@ -136,6 +136,7 @@ RenderedRecord render_conversation(const JsonRecord& record, Conversation conver
   });
   // A template that writes nothing after the answer would never teach the model to stop.
   rendered.add_eos = !rendered.trained.empty() && rendered.trained.back().end == rendered.text.size();
+  rendered.may_end_itself = true;
   return rendered;
 }
 
@@ -420,7 +421,8 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
     encoded.ids.reserve(prefix.size() + record.text.size() / 2);
     encoded.labels.reserve(prefix.size() + record.text.size() / 2);
   }
-  size_t k = 0;  // the first trained span that ends behind the token's begin
+  size_t k = 0;                 // the first trained span that ends behind the token's begin
+  std::optional<int32_t> last;  // token that is no blank
   encoder.encode(record.text, [&](std::span<const TokenSpan> tokens) {
     for (const TokenSpan& token : tokens) {
       const size_t begin = static_cast<size_t>(token.begin), end = static_cast<size_t>(token.end);
@@ -428,8 +430,10 @@ EncodedRecord encode_record(RenderedRecord record, const Encoder& encoder) {
       const bool trained = k < record.trained.size() && std::max(end, begin + 1) > record.trained[k].begin;
       encoded.ids.push_back(token.id);
       encoded.labels.push_back(trained ? token.id : kIgnoreLabel);
+      if (!is_blank(std::string_view(record.text).substr(begin, end - begin))) last = token.id;
     }
   });
+  if (record.may_end_itself && last && encoder.is_special && encoder.is_special(*last)) record.add_eos = false;
   const auto own = encoded.ids.begin() + static_cast<ptrdiff_t>(prefix.size());
   encoded.duplicate_bos = !prefix.empty() && encoded.ids.end() - own >= own - encoded.ids.begin() &&
                           std::equal(prefix.begin(), prefix.end(), own);

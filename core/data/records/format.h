@@ -24,6 +24,7 @@ struct RenderedRecord {
   std::vector<TextSpan> trained;  ///< bytes whose tokens are trained, in order
   bool add_bos = false;           ///< put the tokenizer's BOS in front (chat: the template writes it)
   bool add_eos = false;           ///< put EOS behind, trained
+  bool may_end_itself = false;    ///< chat: no EOS where a special token, and blanks, are the text's end
   bool whole = true;              ///< false: text that may be cut into several sequences
   bool hidden_parts = false;      ///< parts that the chat template does not show were left out
   bool empty_answer = false;      ///< what is trained is white space and the end alone (of a pair: both)

@@ -56,8 +56,8 @@ bool take_hidden_parts(const JsonRecord& record, const DataOptions& options, con
 bool has_parts_without_place(const JsonRecord& record, const DataOptions& options, const Conversation& conversation,
                              const std::string& text) {
   std::vector<std::string> hidden;
-  if (!conversation.tools.empty()) hidden.push_back(name_of({HiddenPart::Kind::tools, 0}, conversation));
-  if (!conversation.documents.empty()) hidden.push_back(name_of({HiddenPart::Kind::documents, 0}, conversation));
+  if (holds_any(conversation.tools)) hidden.push_back(name_of({HiddenPart::Kind::tools, 0}, conversation));
+  if (holds_any(conversation.documents)) hidden.push_back(name_of({HiddenPart::Kind::documents, 0}, conversation));
   for (size_t k = 0; k < conversation.messages.size(); ++k) {
     const ChatMessage& message = conversation.messages[k];
     if (message.role == "system") hidden.emplace_back("a system prompt");

@@ -85,6 +85,11 @@ bool same(const ChatMessage& a, const ChatMessage& b) {
   return a.role == b.role && a.content == b.content && a.tool_calls == b.tool_calls && a.reasoning == b.reasoning;
 }
 
+// Of messages as templates read them; in any order.
+bool same_fields(const std::string& a, const std::string& b) {
+  return a == b || nlohmann::json::parse(a, nullptr, false) == nlohmann::json::parse(b, nullptr, false);
+}
+
 // Takes what both begin with from them. Of text, a blank before the place where they part stays with them; of messages,
 // each keeps one at least.
 TextOrMessages take_common(TextOrMessages& chosen, TextOrMessages& rejected) {
@@ -93,7 +98,8 @@ TextOrMessages take_common(TextOrMessages& chosen, TextOrMessages& rejected) {
   if (prompt.is_chat) {
     size_t count = 0;
     while (count + 1 < std::min(chosen.messages.size(), rejected.messages.size()) &&
-           same(chosen.messages[count], rejected.messages[count])) {
+           same(chosen.messages[count], rejected.messages[count]) &&
+           same_fields(chosen.messages[count].json, rejected.messages[count].json)) {
       ++count;
     }
     const auto n = static_cast<ptrdiff_t>(count);

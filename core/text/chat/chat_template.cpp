@@ -247,8 +247,8 @@ class BuiltinTemplate final : public ChatTemplate {
   // No form shows one: render() refuses them.
   std::vector<HiddenPart> hidden_parts(const Conversation& conversation) const override {
     std::vector<HiddenPart> hidden;
-    if (!conversation.tools.empty()) hidden.push_back({HiddenPart::Kind::tools, 0});
-    if (!conversation.documents.empty()) hidden.push_back({HiddenPart::Kind::documents, 0});
+    if (holds_any(conversation.tools)) hidden.push_back({HiddenPart::Kind::tools, 0});
+    if (holds_any(conversation.documents)) hidden.push_back({HiddenPart::Kind::documents, 0});
     for (size_t k = 0; k < conversation.messages.size(); ++k) {
       if (!conversation.messages[k].tool_calls.empty()) hidden.push_back({HiddenPart::Kind::tool_calls, k});
       if (!conversation.messages[k].reasoning.empty()) hidden.push_back({HiddenPart::Kind::reasoning, k});
@@ -257,8 +257,8 @@ class BuiltinTemplate final : public ChatTemplate {
   }
 
   RenderedChat render(const Conversation& conversation, bool add_generation_prompt) const override {
-    if (!conversation.tools.empty()) refuse("tools", "has no form for tools");
-    if (!conversation.documents.empty()) refuse("documents", "has no form for documents");
+    if (holds_any(conversation.tools)) refuse("tools", "has no form for tools");
+    if (holds_any(conversation.documents)) refuse("documents", "has no form for documents");
     RenderedChat chat{filled(form_.start), {}};
     std::string system;  // waits for the first user message
     std::string_view last;

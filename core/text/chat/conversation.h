@@ -31,10 +31,13 @@ struct ChatMessage {
 
 struct Conversation {
   std::vector<ChatMessage> messages;
-  std::string tools;                    ///< JSON array of tool descriptions; empty = none
-  std::string documents = {};           ///< JSON array of what the answers rest on; empty = none
+  std::string tools;                    ///< JSON array of tool descriptions; empty = none given, which "[]" is not
+  std::string documents = {};           ///< JSON array of what the answers rest on, likewise
   std::string template_arguments = {};  ///< JSON object: further variables of the template (chat_template_kwargs)
 };
+
+/// Whether a JSON array, of tools or documents, holds any.
+inline bool holds_any(std::string_view array) { return !array.empty() && array != "[]"; }
 
 /// A part of a conversation that its text does not show.
 struct HiddenPart {

@@ -125,6 +125,24 @@ std::optional<std::vector<TextSpan>> marked_answers(const jinja::Rendering& rend
   return answers;
 }
 
+// The mark behind an answer that ends at byte `end`, as it stands in front of another turn: "" where no turn follows
+// that begins as the text does behind `bos`, and where what is between them is no single mark.
+std::string_view mark_before_turn(std::string_view text, size_t end, std::string_view bos) {
+  constexpr size_t kLongest = 64, kLeastOpening = 3;
+  std::string_view opening = text;
+  if (opening.starts_with(bos)) opening.remove_prefix(bos.size());
+  opening = jinja::stripped(opening, true, false);
+  size_t most = kLeastOpening - 1, turn = end;
+  for (size_t at = end; at < std::min(text.size(), end + kLongest); ++at) {
+    const std::string_view rest = text.substr(at);
+    const auto same = static_cast<size_t>(std::ranges::mismatch(rest, opening).in1 - rest.begin());
+    if (same > most) most = same, turn = at;
+  }
+  const std::string_view mark = jinja::stripped(text.substr(end, turn - end), false, true);
+  const bool single = mark.starts_with('<') && mark.ends_with('>') && mark.find_first_of(" \t\r\n") == mark.npos;
+  return single ? mark : "";
+}
+
 }  // namespace
 
 RenderedChat ModelChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
@@ -222,7 +240,12 @@ TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const st
     if (output != std::string::npos) {
       const std::string_view mark =
           jinja::stripped(std::string_view(*last).substr(output + kOtherWords.size()), false, true);
-      if (std::string_view(text).substr(answer.end).starts_with(mark)) answer.end += mark.size();
+      if (!mark.empty() && std::string_view(text).substr(answer.end).starts_with(mark)) {
+        answer.end += mark.size();
+      } else if (const std::string_view own = mark_before_turn(text, answer.end, templates_.bos());
+                 mark.starts_with(own) || mark.empty()) {  // or with nothing, or with more, at a conversation's end
+        answer.end += own.size();
+      }
     }
   }
   if (k == 0) return answer;

@@ -152,8 +152,8 @@ TemplateRequest parse_template_request(std::string_view json, const std::string&
 Conversation conversation_of(const TemplateRequest& request) {
   Conversation conversation;
   jinja::Budget budget;
-  if (request.tools.truth()) conversation.tools = jinja::to_json(request.tools, {}, budget);
-  if (request.documents.truth()) conversation.documents = jinja::to_json(request.documents, {}, budget);
+  if (!request.tools.is_none()) conversation.tools = jinja::to_json(request.tools, {}, budget);
+  if (!request.documents.is_none()) conversation.documents = jinja::to_json(request.documents, {}, budget);
   if (!request.messages.is_sequence()) return conversation;
   for (const Value& item : request.messages.items()) {
     const std::string place = "messages[" + std::to_string(conversation.messages.size()) + "]";
@@ -198,6 +198,11 @@ const ModelTemplates::Named& ModelTemplates::choose(bool with_tools) const {
   throw InputError(
       place_, "has several chat templates (" + joined(templates_, ", ", &Named::name) + ") and none is the default one",
       "give the template's file");
+}
+
+std::string ModelTemplates::bos() const {
+  const auto found = special_tokens_.find("bos_token");
+  return found == special_tokens_.end() ? "" : found->second;
 }
 
 jinja::Rendering ModelTemplates::apply(TemplateRequest request) const {

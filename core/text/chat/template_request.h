@@ -45,6 +45,9 @@ class ModelTemplates {
   /// given to raise_exception, or for anything else that goes wrong.
   jinja::Rendering apply(TemplateRequest request) const;
 
+  /// What begins a text; empty where the model has no such token.
+  std::string bos() const;
+
   static std::tm local_time();
 
  private:

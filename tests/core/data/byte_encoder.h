@@ -44,6 +44,7 @@ inline Encoder byte_encoder(bool with_bos = true) {
     }
     return rendered;
   };
+  encoder.is_special = [](int32_t id) { return id >= kBos; };
   if (with_bos) encoder.prefix = {kBos};
   encoder.eos = kEos;
   encoder.vocab_size = 258;

@@ -196,6 +196,11 @@ TEST(Format, ChatTakesReasoningAndCallsUnderTheirOlderNames) {
   EXPECT_EQ(seen.tools, R"([{"type":"function","function":{"name":"f"}}])");
   EXPECT_EQ(seen.documents, R"([{"text":"d"}])");
   EXPECT_EQ(seen.messages[0].tool_calls, R"([{"type":"function","function":{"name":"f","arguments":"{}"}}])");
+  for (const auto& [given, read] : {std::pair{"[]", "[]"}, {"\"[]\"", "[]"}, {"null", ""}, {"\"\"", ""}}) {
+    encode(R"({"messages": [{"role": "assistant", "content": "a"}], "tools": )" + std::string(given) + "}",
+           DataFormat::chat, {}, encoder);
+    EXPECT_EQ(seen.tools, read) << given;
+  }
 }
 
 TEST(Format, AnAnswerOfWeightZeroIsContext) {
@@ -216,6 +221,22 @@ TEST(Format, EosFollowsAnAnswerThatTheTemplateLeavesBare) {
                          DataFormat::chat, {}, bare),
                   true),
             "_a$");
+}
+
+TEST(Format, NoEosFollowsAnAnswerThatATemplateEndsInsideOfIt) {
+  Encoder marked = byte_encoder();
+  marked.render_chat = [](const Conversation& chat) {
+    const std::string text = chat.messages[0].content + chat.messages[1].content + "\n";
+    return RenderedChat{text, {{1, text.size()}}};
+  };
+  const auto encoded = [&](const std::string& end) {
+    return shown(
+        encode(R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a)" + end + "\"}]}",
+               DataFormat::chat, {}, marked));
+  };
+  EXPECT_EQ(encoded("$"), "ua$\n");
+  EXPECT_EQ(encoded("^"), "ua^\n") << "another special token than EOS";
+  EXPECT_EQ(encoded(""), "ua\n$");
 }
 
 TEST(Format, TokensAreTakenAsTheyAre) {

@@ -11,6 +11,7 @@ namespace nibble {
 namespace {
 
 using namespace test;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -105,6 +106,26 @@ TEST(Preferences, WithoutAPromptHaveWhatBothBeginWith) {
   const std::string turns = R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": ")";
   EXPECT_THAT(samples_of("{\"chosen\": " + turns + "a\"}], \"rejected\": " + turns + "b\"}]}", DataFormat::preference),
               ElementsAre("___a!\n", "___b!\n"));
+}
+
+TEST(Preferences, WithoutAPromptKeepTurnsThatDifferInWhatTheTemplateMayShow) {
+  Encoder encoder = chat_encoder();
+  std::vector<std::string> seen;
+  encoder.render_text = [&](const Conversation& chat, bool) {
+    std::string text;
+    for (const ChatMessage& message : chat.messages) text += message.json;
+    seen.push_back(text);
+    return text;
+  };
+  const auto turn = [](const std::string& name) {
+    return R"({"role": "user", "content": "q", "name": ")" + name + R"("})";
+  };
+  const std::string answer = R"({"role": "assistant", "content": "a"})";
+  samples_of(
+      R"({"chosen": [)" + turn("Ann") + ", " + answer + R"(], "rejected": [)" + turn("Bob") + ", " + answer + "]}",
+      DataFormat::preference, {}, encoder);
+  EXPECT_THAT(seen, Contains(HasSubstr("Ann")));
+  EXPECT_THAT(seen, Contains(HasSubstr("Bob")));
 }
 
 TEST(Preferences, TakeTextAndMessagesTogether) {

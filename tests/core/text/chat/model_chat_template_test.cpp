@@ -41,6 +41,42 @@ TEST(ModelChatTemplate, TrainsWhatFollowsTheGenerationPromptWithTheEndOfTurn) {
   EXPECT_EQ(trained("thoughts.jinja"), (Texts{"Hello!<|im_end|>", "<think>\n\n</think>\n\nCiao<|im_end|>"}));
 }
 
+// Templates that end a conversation otherwise than a turn.
+TEST(ModelChatTemplate, TrainsTheMarkOfATurnThatIsNotTheLast) {
+  const auto turns = [](const std::string& after_turn, const std::string& after_all) {
+    return "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}" + after_turn + "{% endfor %}" +
+           "{% if add_generation_prompt %}<|assistant|>\n{% else %}" + after_all + "{% endif %}";
+  };
+  Conversation conversation{{{"user", "Hi"}, {"assistant", "Hello!"}, {"user", "Bye"}, {"assistant", "Ciao"}}, ""};
+  const auto trained = [&](const std::string& after_turn, const std::string& after_all) {
+    return answers(model_template(turns(after_turn, after_all)).render(conversation));
+  };
+  EXPECT_EQ(trained("<|end|>\n", "{{ eos_token }}"), (Texts{"Hello!<|end|>", "Ciao<|end|>\n</s>"}));
+  EXPECT_EQ(trained("{% if not loop.last or add_generation_prompt %}<|end|>\n{% endif %}", ""),
+            (Texts{"Hello!<|end|>", "Ciao"}));
+  EXPECT_EQ(trained("{% if not loop.last %}<|end|>\n{% else %}<|return|>{% endif %}", ""),
+            (Texts{"Hello!", "Ciao<|return|>"}))
+      << "generation does not stop at the other mark";
+  EXPECT_EQ(trained("\n", ""), (Texts{"Hello!", "Ciao"})) << "a line break is no mark";
+  conversation.messages.pop_back();
+  EXPECT_EQ(trained("<|end|>\n", "{{ eos_token }}"), Texts{"Hello!<|end|>"});
+  conversation.messages[2] = {"tool", "42"};
+  conversation.messages.push_back({"user", "Bye"});
+  const std::string bare =
+      "{% for m in messages %}{% if m.role != 'tool' %}<|{{ m.role }}|>\n{% endif %}{{ m.content }}"
+      "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
+  EXPECT_EQ(answers(model_template(bare).render(conversation)), Texts{"Hello!"}) << "no mark, but what a tool says";
+}
+
+TEST(ModelChatTemplate, AnEmptyListOfToolsIsAsTransformersGivesIt) {
+  const ModelChatTemplate chat = model_template("{% if tools is not none %}tools{% endif %}{{ messages[0].content }}");
+  Conversation conversation{{{"user", "Hi"}}, "[]"};
+  EXPECT_EQ(chat.render(conversation, true).text, "toolsHi");
+  EXPECT_TRUE(chat.hidden_parts(conversation).empty());
+  conversation.tools.clear();
+  EXPECT_EQ(chat.render(conversation, true).text, "Hi");
+}
+
 TEST(ModelChatTemplate, FollowsGenerationMarks) {
   const std::filesystem::path folder = test::data_path("templates");
   const ModelChatTemplate chat = model_template(read_text_file(folder / "marked.jinja"));
