@@ -112,18 +112,15 @@ TEST(Preferences, WithoutAPromptKeepTurnsThatDifferInWhatTheTemplateMayShow) {
   Encoder encoder = chat_encoder();
   std::vector<std::string> seen;
   encoder.render_text = [&](const Conversation& chat, bool) {
-    std::string text;
-    for (const ChatMessage& message : chat.messages) text += message.json;
-    seen.push_back(text);
-    return text;
+    seen.emplace_back();
+    for (const ChatMessage& message : chat.messages) seen.back() += message.json;
+    return seen.back();
   };
-  const auto turn = [](const std::string& name) {
-    return R"({"role": "user", "content": "q", "name": ")" + name + R"("})";
+  const auto turns = [](const std::string& name) {
+    return R"([{"role": "user", "content": "q", "name": ")" + name + R"("}, {"role": "assistant", "content": "a"}])";
   };
-  const std::string answer = R"({"role": "assistant", "content": "a"})";
-  samples_of(
-      R"({"chosen": [)" + turn("Ann") + ", " + answer + R"(], "rejected": [)" + turn("Bob") + ", " + answer + "]}",
-      DataFormat::preference, {}, encoder);
+  samples_of(R"({"chosen": )" + turns("Ann") + R"(, "rejected": )" + turns("Bob") + "}", DataFormat::preference, {},
+             encoder);
   EXPECT_THAT(seen, Contains(HasSubstr("Ann")));
   EXPECT_THAT(seen, Contains(HasSubstr("Bob")));
 }
