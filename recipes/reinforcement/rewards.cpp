@@ -61,9 +61,8 @@ PythonRegex parse_pattern(const std::string& pattern, const std::string& place) 
   }
 }
 
-// As it stands in the record; of a number all digits, which an exponent would hide.
-std::string text_of(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
+// With all digits, of which an exponent would hide some.
+std::string without_exponent(const Json& value) {
   if (!value.is_number_float()) return value.dump();
   char digits[512];  // 1e308 and 5e-324 have fewer
   return {digits, std::to_chars(digits, digits + sizeof digits, value.get<double>(), std::chars_format::fixed).ptr};
@@ -142,8 +141,9 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
     record.fail("has no field \"" + record.file_name(name) + "\" for " + place(i),
                 "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
-  std::string text = text_of(*value);
-  if (recipes_[i].type == RewardRecipe::Type::number && last_number(text).empty()) {
+  const bool number = recipes_[i].type == RewardRecipe::Type::number;
+  std::string text = value->is_string() ? value->get<std::string>() : number ? without_exponent(*value) : value->dump();
+  if (number && last_number(text).empty()) {
     record.fail(
         "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + value->dump().substr(0, 80),
         "give every prompt a number there, or take another column or reward, such as exact");

@@ -34,6 +34,16 @@ class MergeTest : public ::testing::Test {
     return test::all_logits(decoder, batch, StepContext{rank});
   }
 
+  /// "merged" in `root` computes what the adapter beside its model does.
+  void expect_merged_is_beside(const fs::path& model, const PeftAdapter& adapter) {
+    const Batch batch = make_batch(test::read_samples(test::data_path("lora-golden") / "input_ids.npy"), pool);
+    Decoder decoder = load_decoder(model, rank);
+    load_adapter(decoder, adapter, false, rank);
+    EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
+                                     test::all_logits(decoder, batch, StepContext{rank})),
+              1e-4);
+  }
+
   MemoryPool pool;
   SelfComm comm;
   RankContext rank{comm, pool};
@@ -227,12 +237,7 @@ TEST_F(MergeTest, ATiedTableOfMoreRowsStaysTied) {
   EXPECT_FALSE(report.untied);
   EXPECT_EQ(read_json_file(root / "merged/config.json")["vocab_size"], kRows);
   EXPECT_FALSE(CheckpointDir(root / "merged").contains("lm_head.weight"));
-  const Batch batch = make_batch(test::read_samples(test::data_path("lora-golden") / "input_ids.npy"), pool);
-  Decoder decoder = load_decoder(model, rank);
-  load_adapter(decoder, adapter, false, rank);
-  EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
-                                   test::all_logits(decoder, batch, StepContext{rank})),
-            1e-4);
+  expect_merged_is_beside(model, adapter);
 }
 
 TEST_F(MergeTest, ATableBelowALoraIsTheTiedHeadsToo) {
@@ -249,12 +254,7 @@ TEST_F(MergeTest, ATableBelowALoraIsTheTiedHeadsToo) {
   adapter.tensors["model.embed_tokens.lora_embedding_A"] = normal({4, kRows}, 2);
   adapter.tensors["model.embed_tokens.lora_embedding_B"] = normal({64, 4}, 3);
   merge_adapter(plain_source(checkpoint), adapter, root / "merged", {.dtype = DType::f32}, pool);
-  const Batch batch = make_batch(test::read_samples(test::data_path("lora-golden") / "input_ids.npy"), pool);
-  Decoder decoder = load_decoder(model, rank);
-  load_adapter(decoder, adapter, false, rank);
-  EXPECT_LT(test::largest_distance(logits(root / "merged", std::nullopt, batch),
-                                   test::all_logits(decoder, batch, StepContext{rank})),
-            1e-4);
+  expect_merged_is_beside(model, adapter);
 
   TensorSource with_bias = plain_source(checkpoint);
   with_bias.tensors.push_back({"lm_head.bias", {512}, DType::f32});

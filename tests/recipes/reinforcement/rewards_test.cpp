@@ -104,6 +104,9 @@ TEST(Rewards, CompareANumberOfTheRecordByAllItsDigits) {
   EXPECT_EQ(score("1e-05", "0.00001"), 1);
   EXPECT_EQ(score("1e-05", "-5"), 0);
   EXPECT_EQ(score("2.0", "2"), 1);
+  recipe.rewards = {{.type = RewardRecipe::Type::exact, .column = "answer"}};
+  const PromptRecord record{path, {R"({"prompt": "?", "answer": 2.0})", 1}};
+  EXPECT_EQ(Rewards(recipe).score({{.prompt = "?", .answer = "2.0", .ids = {}, .record = &record}})[0][0], 1);
 }
 
 TEST(Rewards, PatternsAreThoseOfPython) {
