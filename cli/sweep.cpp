@@ -192,9 +192,11 @@ std::map<size_t, int> run_all(const SweepFlags& flags, const std::vector<SweepRu
       }
       const size_t index = one->first;
       const int code = codes[index] = exit_code_of(*status);
-      tell(index, code == 0              ? "ended" + time_left()
-                  : code == kInterrupted ? "stopped"
-                                         : "failed: " + last_line(runs[index].directory / "log.txt"));
+      // One that we told to stop before it listened has the signal's code.
+      const bool stopped = code == kInterrupted || (told && code == 128 + SIGTERM);
+      tell(index, code == 0 ? "ended" + time_left()
+                  : stopped ? "stopped"
+                            : "failed: " + last_line(runs[index].directory / "log.txt"));
       one = running.erase(one);
     }
     if (running.size() == before && before > 0) poll(nullptr, 0, 100);

@@ -15,6 +15,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
+#include "nibble/core/io/files/unfinished.h"
 
 namespace nibble {
 
@@ -84,8 +85,10 @@ void CommandReward::start() {
   fcntl(pipes_->in, F_SETFL, O_NONBLOCK);
   fcntl(pipes_->out, F_SETFL, O_NONBLOCK);
   try {
+    const auto held = hold_unfinished();
     child_ = std::make_unique<ChildProcess>(recipe_.argv, ChildProcess::Streams{.in = in[0], .out = out[1]},
                                             "check argv of this reward");
+    note_group(child_->id());
   } catch (...) {
     close(in[0]);
     close(out[1]);
@@ -102,6 +105,7 @@ void CommandReward::end() {
   if (!child_) return;
   pipes_.reset();
   kill(-child_->id(), SIGKILL);  // its group: what it started as well
+  forget_group(child_->id());
   child_->wait();
   child_.reset();
 }

@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -17,6 +18,7 @@ import unittest
 
 import program
 from program import run
+from rollouts import RolloutTest
 
 STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -27,7 +29,7 @@ def as_in_a_terminal():
         signal.signal(number, signal.SIG_DFL)
 
 
-class Signals(program.JobTest):
+class Signals(RolloutTest):
     def setUp(self):
         super().setUp()
         self.held = self.folder / "held"
@@ -154,6 +156,24 @@ class Signals(program.JobTest):
                     self.held.unlink()
                     (self.folder / "stderr").unlink()
                     self.assertEqual(program.snapshot(self.folder), before)
+
+    def test_what_the_command_of_a_reward_started_ends_with_the_run(self):
+        pid = self.folder / "pid"
+        argv = ["sh", "-c", f"sleep 1000000 & echo $! > {pid}; exec \"$@\"", "sh", *self.judge()["argv"]]
+        recipe = self.rollout_recipe(rewards=[{"type": "command", "argv": argv}])
+        child = self.start_held(self.folder / "out/rollouts", "write", "train", recipe)  # the first answers are judged
+        state = pathlib.Path("/proc", pid.read_text().strip(), "stat")
+
+        def is_over():  # or nobody has asked yet how it ended
+            try:
+                return state.read_text().rpartition(")")[2].split()[0] == "Z"
+            except (FileNotFoundError, ProcessLookupError):
+                return True
+
+        self.assertFalse(is_over())
+        child.send_signal(signal.SIGTERM)
+        self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
+        self.wait_until(is_over)
 
     def test_a_signal_during_the_export_removes_it_and_the_run_goes_on_to_it(self):
         recipe = self.evaluating_recipe()

@@ -1,5 +1,7 @@
 #include "nibble/core/io/files/unfinished.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -18,6 +20,7 @@ struct Noted {
 struct Registry {
   std::recursive_mutex mutex;
   std::vector<Noted> noted;
+  std::vector<pid_t> groups;
 };
 
 Registry& registry() {
@@ -46,8 +49,19 @@ void forget_unfinished(const fs::path& path) {
   if (found != noted.rend()) noted.erase(std::next(found).base());
 }
 
+void note_group(pid_t group) {
+  const auto held = hold_unfinished();
+  registry().groups.push_back(group);
+}
+
+void forget_group(pid_t group) {
+  const auto held = hold_unfinished();
+  std::erase(registry().groups, group);
+}
+
 void remove_unfinished() {
   hold_unfinished().release();
+  for (const pid_t group : registry().groups) kill(-group, SIGKILL);
   std::error_code ignored;
   for (auto one = registry().noted.rbegin(); one != registry().noted.rend(); ++one) {
     // Another thread may put one more file into a directory while it goes.

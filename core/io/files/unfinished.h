@@ -1,5 +1,8 @@
 #pragma once
-// What a signal that ends the process must remove: what is being written and has no final name yet.
+// What a signal that ends the process must remove: what is being written and has no final name yet, and programs that
+// work for it alone.
+
+#include <sys/types.h>
 
 #include <filesystem>
 #include <mutex>
@@ -18,6 +21,10 @@ enum class Leftover {
 /// From now on remove_unfinished() removes `path`, later ones first.
 void note_unfinished(const std::filesystem::path& path, Leftover what = Leftover::tree);
 void forget_unfinished(const std::filesystem::path& path);
+
+/// From now on remove_unfinished() kills this group of processes.
+void note_group(pid_t group);
+void forget_group(pid_t group);
 
 /// Removes what is noted. From then on whoever makes, finishes or notes anything waits for ever: the process is about
 /// to end. For programs, on a thread of their own (StopSignal).
