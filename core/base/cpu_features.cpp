@@ -24,8 +24,9 @@ constexpr Isa kLevels[] = {Isa::baseline, Isa::neon, Isa::neon_dotprod, Isa::neo
 constexpr std::string_view kNames[] = {"baseline", "neon", "neon_dotprod", "neon_i8mm", "neon_bf16"};
 constexpr Isa kFirstBf16 = Isa::neon_bf16;
 #else
-constexpr Isa kLevels[] = {Isa::baseline, Isa::avx2, Isa::avx_vnni, Isa::avx512, Isa::avx512_bf16, Isa::amx};
-constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx"};
+constexpr Isa kLevels[] = {Isa::baseline,    Isa::avx2,        Isa::avx_vnni, Isa::avx512,
+                           Isa::avx512_vnni, Isa::avx512_bf16, Isa::amx};
+constexpr std::string_view kNames[] = {"baseline", "avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx"};
 constexpr Isa kFirstBf16 = Isa::avx512_bf16;
 
 // The encoding for CPUs without AVX-512: leaf 7, subleaf 1, which GCC 12 knows by no name.
@@ -47,7 +48,9 @@ Isa detect() {
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;  // clang 14 knows it by no name
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   const Avx512Grant avx512 = avx512_granted();
-  if (avx2 && avx512.common) return avx512.bf16 ? Isa::avx512_bf16 : Isa::avx512;
+  if (avx2 && avx512.common) {
+    return avx512.bf16 ? Isa::avx512_bf16 : avx512.vnni ? Isa::avx512_vnni : Isa::avx512;
+  }
   if (avx2) return Isa::avx_vnni;
 #elif defined(__aarch64__)
   const unsigned long more = getauxval(AT_HWCAP2);

@@ -165,7 +165,7 @@ void int8_product(const Int8Rows& x, const WeightView& w, bool transposed, Tenso
 const Int8Kernel* int8_kernel([[maybe_unused]] Isa level) {
 #if defined(__x86_64__)
   if (level == Isa::amx) return &kInt8Amx;
-  if (level >= Isa::avx512 && avx512_granted().vnni) return &kInt8Avx512Vnni;
+  if (level >= Isa::avx512_vnni && avx512_granted().vnni) return &kInt8Avx512Vnni;
   if (level == Isa::avx_vnni) return &kInt8AvxVnni;
   if (level >= Isa::avx2) return &kInt8Avx2;
 #elif defined(__aarch64__)
