@@ -32,7 +32,8 @@ struct EvalFlags {
   std::vector<std::string> files;
   std::string format = "auto", truncate = "cut";
   bool exact_match = false, json = false;
-  std::vector<Argument> of_losses;  // options for the loss alone
+  std::vector<Argument> of_losses, of_answers;  // options for the loss alone, and for --exact-match
+  Argument limit_flag{nullptr};
   int64_t limit = 0, max_new_tokens = 256;
   std::string answer = "all", pattern;
 };
@@ -86,9 +87,6 @@ void check_format(const EvalFlags& flags) {
     throw UsageError("--format " + flags.format + " has no answers whose loss says how good a model is",
                      "see nibble logprobs and nibble score; --format completion takes every answer as good");
   }
-  if (flags.exact_match && flags.data.format == DataFormat::preference) {
-    throw UsageError("--exact-match with --format preference", "leave one of them out");
-  }
 }
 
 // How --answer compares; nothing where all tokens count.
@@ -97,7 +95,6 @@ std::optional<AnswerComparison> comparison_of(const EvalFlags& flags, const Toke
     throw UsageError("--answer regex and --pattern go together", "write --answer regex --pattern '#### (.*)'");
   }
   if (flags.answer == "all") return std::nullopt;
-  if (!flags.exact_match) throw UsageError("--answer says how --exact-match compares", "add --exact-match");
   const AnswerRule rule = flags.answer == "number"  ? AnswerRule::number()
                           : flags.answer == "regex" ? AnswerRule::regex(flags.pattern)
                                                     : AnswerRule::last_line();
@@ -109,6 +106,14 @@ void run(EvalFlags flags) {
   if (!has_loss && std::ranges::any_of(flags.of_losses, &Argument::given)) {
     throw UsageError("--max-length, --truncate and --train-on-prompt with --format " + flags.format,
                      "leave them out: they are for the loss on texts");
+  }
+  if (flags.exact_match && !has_loss) {
+    throw UsageError("--exact-match with --format " + flags.format, "leave one of them out");
+  }
+  const bool limits_answers = flags.format != "choices" && flags.limit_flag.given();
+  if (!flags.exact_match && (limits_answers || std::ranges::any_of(flags.of_answers, &Argument::given))) {
+    throw UsageError("--answer, --pattern, --max-new-tokens and --limit without --exact-match",
+                     "add it, or leave them out: they are for answers that it compares");
   }
   if (flags.format == "choices") return run_choices(flags);
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
@@ -182,16 +187,18 @@ void add_eval_command(Command& nibble) {
           .shows_default(),
       command.flag("--train-on-prompt", flags->data.train_on_prompt, "Count the prompt's tokens as well")};
   command.flag("--exact-match", flags->exact_match, "Also answer each prompt greedily and compare");
-  command
-      .option("--answer", flags->answer,
-              "What of an answer --exact-match compares: all, number (the last), last-line, regex")
-      .one_of({"all", "number", "last-line", "regex"})
-      .shows_default();
-  command.option("--pattern", flags->pattern, "Of --answer regex: the first group of the last match counts");
-  command.option("--max-new-tokens", flags->max_new_tokens, "Longest answer to look for a number, line or match in")
-      .at_least(1)
-      .shows_default();
-  command.option("--limit", flags->limit, "Prompts or questions to answer at most (0: all)").at_least(0);
+  flags->of_answers = {
+      command
+          .option("--answer", flags->answer,
+                  "What of an answer --exact-match compares: all, number (the last), last-line, regex")
+          .one_of({"all", "number", "last-line", "regex"})
+          .shows_default(),
+      command.option("--pattern", flags->pattern, "Of --answer regex: the first group of the last match counts"),
+      command.option("--max-new-tokens", flags->max_new_tokens, "Longest answer to look for a number, line or match in")
+          .at_least(1)
+          .shows_default()};
+  flags->limit_flag =
+      command.option("--limit", flags->limit, "Prompts or questions to answer at most (0: all)").at_least(0);
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer("Example: nibble eval --model llama --adapter runs/mine/adapter --data heldout.jsonl");
   command.run([flags] { run(*flags); });

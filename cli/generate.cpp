@@ -33,6 +33,7 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const Tokenizer* tok
 }
 
 void run(GenerateFlags flags) {
+  check(flags.options.sampling);
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(text_source(flags.model).tokenizer);
   const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
   LocalRank rank(flags.model.threads);

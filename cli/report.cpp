@@ -35,7 +35,10 @@ void report(const ReportFlags& flags) {
     return std::filesystem::path(flags.plots) / (plot.name + ".svg");
   };
   const std::vector<NamedPlot> plots = flags.plots.empty() ? std::vector<NamedPlot>() : run_plots(log);
-  for (const NamedPlot& plot : plots) require_replaceable_plot(plot_file(plot), flags.replace);
+  for (const NamedPlot& plot : plots) {
+    guard_output(plot_file(plot), run_contents(flags.run));
+    require_replaceable_plot(plot_file(plot), flags.replace);
+  }
   std::error_code error;
   if (!flags.plots.empty()) std::filesystem::create_directories(flags.plots, error);
   if (error) throw IoError(flags.plots, "cannot be made: " + error.message());

@@ -12,6 +12,7 @@
 #include "nibble/adapters/tuners/decomposition.h"
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/models/nonfinite.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
@@ -57,6 +58,14 @@ void refuse_more_than_lora(const PeftAdapter& adapter) {
   }
   if (!adapter.options.modules_to_save.empty()) refuse("modules that are fully trained (modules_to_save)");
   if (!adapter.options.trainable_token_indices.empty()) refuse("trained tokens (trainable_token_indices)");
+}
+
+// Options that the method does not look at.
+void refuse_unused(const CombineOptions& options) {
+  if (options.rank > 0 && !options.svd) throw UsageError("is for svd alone", "leave it out", "--rank");
+  if (options.density >= 0 && !needs_density(options.method)) {
+    throw UsageError("is for ties, dare and magnitude_prune", "leave it out", "--density");
+  }
 }
 
 void check(const std::vector<CombineSource>& sources, const CombineOptions& options) {
@@ -319,6 +328,7 @@ void set_combine_method(const std::string& name, CombineOptions& options) {
 
 CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, const CombineOptions& asked,
                                  MemoryPool& pool) {
+  refuse_unused(asked);
   CombineOptions options = asked;
   if (sources.size() == 1) {  // as PEFT
     options.method = CombineMethod::linear;
@@ -338,6 +348,10 @@ CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, cons
   const Combination combination(sources, options, rank, pool);
   for (const FactorNames& module : modules) {
     const LowRankFactors pair = combination.combine(module);
+    for (const Tensor& factor : {pair.a, pair.b}) {
+      const std::string bad = nonfinite_text("the sum", factor);
+      if (!bad.empty()) throw NumericError(module.path, bad, "give smaller weights");
+    }
     result.tensors.emplace_back(kPeftPrefix + module.a(), pair.a);
     result.tensors.emplace_back(kPeftPrefix + module.b(), pair.b);
   }

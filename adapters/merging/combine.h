@@ -46,8 +46,9 @@ struct CombinedAdapter {
 /// The result has one rank for all modules, filled up with zeros where a module has less, and scaling 1 (lora_alpha =
 /// r, no rsLoRA: where the sources use it PEFT keeps the flag, and its result is sqrt(r) times too large). A module
 /// that only some sources have takes those. One source alone is taken linearly. Throws UsageError for ranks that differ
-/// where they must be equal, for a density that is missing or cannot be, and for adapters with more than plain LoRA in
-/// them (DoRA, PiSSA, trained biases, modules or tokens).
+/// where they must be equal, for a density that is missing or cannot be, for options that the method does not look at,
+/// and for adapters with more than plain LoRA in them (DoRA, PiSSA, trained biases, modules or tokens); NumericError
+/// for a sum that is not finite.
 CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, const CombineOptions& options,
                                  MemoryPool& pool);
 

@@ -258,6 +258,7 @@ bool Chat::take(const std::string& line) {
 }
 
 void run(const Flags& flags) {
+  check(flags.options.sampling);
   LineReader lines("> ");
   Chat chat(flags, lines);
   if (lines.on_a_terminal()) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);

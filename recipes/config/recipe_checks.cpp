@@ -155,7 +155,7 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
                     "use parallel.shard or parallel.replicate");
   }
   if ((model.block_size & (model.block_size - 1)) != 0)
-    document.refuse("model.block_size", "must be a power of two", "");
+    document.refuse("model.block_size", "must be a power of two", "write 64 or leave it out");
   if (recipe.data.train.empty() && recipe.objective.rollout.file.empty())
     document.refuse("data.train", "is missing", "name a data file");
   if (!recipe.data.eval.empty() && recipe.data.eval_fraction > 0) {
@@ -184,7 +184,8 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
     document.refuse("optimizer.type", "adamw8bit keeps its state in blocks that parallel.tensor would split",
                     "use adamw, or parallel.shard");
   }
-  if (optimizer.min_lr > optimizer.lr) document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "");
+  if (optimizer.min_lr > optimizer.lr)
+    document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "lower it, or raise optimizer.lr");
   check_objective(document, recipe);
   if (recipe.output.dir.empty()) document.refuse("output.dir", "is missing", "name a directory to write to");
   guard_output(recipe.output.dir, recipe.inputs());

@@ -5,6 +5,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/batches.h"
 #include "nibble/core/models/generation/generate.h"
+#include "nibble/core/models/nonfinite.h"
 
 namespace nibble {
 
@@ -37,7 +38,11 @@ Evaluation evaluate_loss(Decoder& model, const DataOptions& options, const Encod
     if (watch) watch(i, count);
     return batches.at(i + 1, 0, rank.pool);
   };
-  return evaluate(model, count, batch_at, compute_dtype, rank);
+  try {
+    return evaluate(model, count, batch_at, compute_dtype, rank);
+  } catch (const NumericError&) {
+    throw_nonfinite("evaluation: the loss", model);
+  }
 }
 
 ExactMatch exact_match(Decoder& model, const DataOptions& options, const Encoder& encoder, int64_t limit,

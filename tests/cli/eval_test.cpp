@@ -100,6 +100,10 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   EXPECT_EQ(found["asked"], 3);
   EXPECT_NEAR(found["margin"].get<double>(), (pair["chosen"].get<double>() - pair["rejected"].get<double>()) / 3, 1e-4);
   EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
+  for (const char* unused : {" --format preference --limit 3", " --format text --answer number", " --limit 3",
+                             " --format choices --pattern x", " --format choices --exact-match"}) {
+    EXPECT_EQ(run(words + unused).code, 2) << unused;
+  }
   const CommandOutput cut = run(words + " --format preference --max-length 8");
   EXPECT_EQ(cut.code, 2);
   EXPECT_THAT(cut.text, HasSubstr("--max-length, --truncate and --train-on-prompt with --format preference; leave"));

@@ -27,6 +27,15 @@ TEST_F(Generate, TextHasOnlyTokensThatTheTokenizerKnows) {
   EXPECT_EQ(answered.code, 0) << answered.text;
 }
 
+// Before a model is opened.
+TEST_F(Generate, SamplingThatCannotBeIsRefused) {
+  for (const char* how : {"--temperature inf", "--top-p 0"}) {
+    const CommandOutput output = run("generate --model missing --ids 1 " + std::string(how));
+    EXPECT_EQ(output.code, 2) << output.text;
+    EXPECT_EQ(run("chat --model missing " + std::string(how)).code, 2);
+  }
+}
+
 TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsReported) {
   nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
   config["max_position_embeddings"] = 16;

@@ -279,6 +279,7 @@ TEST_F(PostTraining, ResultsThatAreNotFiniteAreRefused) {
   const std::string names_weight = "not finite: model.norm.weight, element 0 of 16, is nan; check the model's weights";
   for (const char* words :
        {"logprobs --model me/small --data d.jsonl --out o", "eval --model me/small --data d.jsonl --format preference",
+        "eval --model me/small --data d.jsonl --format completion --fields completion=chosen",
         "score --model runs --data d.jsonl --out o", "logits --model me/small --ids 1,5 --out o"}) {
     const CommandOutput output = run(words);
     EXPECT_EQ(output.code, 5) << output.text;

@@ -13,6 +13,8 @@ TEST_F(Report, WritesNothingWhereItsPlotsCannotBe) {
   test::write_bytes(root_ / "file", "");
   EXPECT_EQ(run("report run --out page.html --plots file/plots").code, 4);
   EXPECT_FALSE(exists(root_ / "page.html"));
+  EXPECT_EQ(run("report run --plots run/adapter").code, 2);
+  EXPECT_FALSE(exists(root_ / "run/adapter/loss.svg"));
 }
 
 TEST_F(Report, PagesReplaceNoFileOfOthersUnasked) {

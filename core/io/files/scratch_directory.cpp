@@ -39,7 +39,9 @@ void sweep(const fs::path& temporary) {
 }  // namespace
 
 ScratchDirectory::ScratchDirectory() {
-  const fs::path temporary = fs::temp_directory_path();
+  std::error_code error;
+  const fs::path temporary = fs::temp_directory_path(error);
+  if (error) throw IoError("TMPDIR", "names no directory", "set it to a directory with space");
   sweep(temporary);
   const auto held = hold_unfinished();
   for (;;) {

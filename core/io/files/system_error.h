@@ -16,6 +16,10 @@ namespace nibble {
 inline IoError system_error(const std::filesystem::path& path, const std::string& what, int error) {
   static constexpr std::pair<int, const char*> kRemedies[] = {
       {ENOENT, "check the path"},
+      {ENOTDIR, "a part of the path is a file: choose another path"},
+      {ENAMETOOLONG, "choose a shorter name"},
+      {ELOOP, "its links lead in a circle: choose another path"},
+      {EISDIR, "name a file, not a directory"},
       {EACCES, "check the permissions"},
       {EPERM, "check the permissions"},
       {EROFS, "the file system is read-only: choose another place"},

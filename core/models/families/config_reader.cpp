@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/formatting/readable.h"
 
 namespace nibble {
 
@@ -13,12 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-std::string shown(double value) {
-  std::string text = std::to_string(value);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text;
-}
+std::string shown(double value) { return formatted("%g", value); }
 
 // The text of a value for an error message, cut when it is long.
 std::string shown(const json& value) {

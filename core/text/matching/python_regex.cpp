@@ -42,7 +42,8 @@ struct PythonRegex::Compiled {
     OnigUChar message[ONIG_MAX_ERROR_MESSAGE_LEN];
     const int length = onig_error_code_to_str(message, status, &info);
     throw UsageError("\"" + pattern + "\" is no regular expression: " +
-                     std::string(reinterpret_cast<const char*>(message), static_cast<size_t>(length)));
+                         std::string(reinterpret_cast<const char*>(message), static_cast<size_t>(length)),
+                     "correct it");
   }
 
   /// Length of the match at the start of text, or -1; with `within` where the first one anywhere begins.

@@ -145,6 +145,10 @@ std::string other_content(const std::string& name, const std::string& before, co
   if (what == "data") {  // of the data to train on, "-" and of those to evaluate on
     const auto first = [](const std::string& both) { return both.substr(0, both.find_first_of("-\"", 1)); };
     const std::string key = first(before) == first(now) ? "eval" : "train";
+    if (key == "eval") {
+      if (before.find('-') == std::string::npos) return with_value("data", key, recipe) + " is new";
+      if (now.find('-') == std::string::npos) return "data.eval is gone";
+    }
     const std::string answers = with_value("rollout", "file", recipe);
     what = key == "train" && answers.ends_with('"') ? answers : with_value("data", key, recipe);
   } else if (what == "model" || what == "adapter") {
@@ -179,6 +183,11 @@ void compare_settings(const RunOptions& options, const TrainingState& state, con
   if (std::ranges::any_of(names, changes_tokens)) names.erase("data.fingerprint");
   const auto differs = [&](const char* name) { return value_of(state.settings, name) != value_of(settings, name); };
   if (names.contains("data.fingerprint") && differs("data.fingerprint")) names.erase("data.records");
+  // A schedule may say that the length does not matter; then it is no setting.
+  std::erase_if(names, [&](const std::string& name) {
+    const bool is_absent = value_of(state.settings, name) == kAbsent || value_of(settings, name) == kAbsent;
+    return is_absent && (name == "train.steps" || name == "train.epochs");
+  });
   const bool other_objective = differs("objective.type");  // which has other keys
   if (other_objective) {
     std::erase_if(names, [](const std::string& name) {

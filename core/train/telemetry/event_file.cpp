@@ -59,7 +59,7 @@ uint32_t crc32c(std::string_view bytes) {
 EventFile::EventFile(const std::filesystem::path& directory, int64_t continues_at) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) throw IoError(directory.string(), "cannot be made: " + error.message());
+  if (error) throw system_error(directory, "cannot be made", error.value());
   path_ = directory / file_name();
   descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0) throw system_error(path_, "cannot be opened", errno);

@@ -6,6 +6,7 @@
 #include "nibble/core/comm/communicator.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/system_error.h"
 
 namespace nibble {
 
@@ -139,7 +140,7 @@ std::vector<std::string> profile_lines(const Trace& trace) {
 std::filesystem::path write_trace(const Trace& trace, const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) throw IoError(directory.string(), "cannot be made: " + error.message());
+  if (error) throw system_error(directory, "cannot be made", error.value());
   std::filesystem::path path = directory / ("rank-" + std::to_string(trace.rank()) + ".json");
   write_file_atomically(path, trace.chrome_json());
   return path;

@@ -109,6 +109,18 @@ TEST_F(CombineTest, MoreThanPlainLoraIsRefused) {
   EXPECT_THROW(combine("cat"), UsageError);
 }
 
+TEST_F(CombineTest, WhatAMethodDoesNotLookAtIsRefused) {
+  EXPECT_THROW(combine("cat", -1, 2), UsageError);
+  EXPECT_THROW(combine("svd", 0.5, 2), UsageError);
+}
+
+TEST_F(CombineTest, ASumThatIsNotFiniteIsRefused) {
+  EXPECT_THAT(test::error_of<NumericError>([&] {
+                combine_adapters({{&x, 1e90}, {&y, 1}}, {}, pool);
+              }),
+              ::testing::HasSubstr("m.q: the sum, element 0 of "));
+}
+
 TEST_F(CombineTest, TiesNeedsADensityAndUnknownMethodsAreRefused) {
   EXPECT_THROW(combine("ties"), UsageError);
   EXPECT_THROW(combine("dare_linear", 0), UsageError);

@@ -70,6 +70,29 @@ TEST(RolloutPlan, ABlockWithoutBytesTakesTheMemoryOfTheRealOne) {
   }
 }
 
+// Beyond which a run would refuse to write.
+TEST(RolloutPlan, AnswersEndWithThePositionsOfTheModel) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  const DecoderConfig config = parse_decoder_config(
+      R"({"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, "vocab_size": 97})",
+      "test");
+  const json objective = {{"type", "grpo"}, {"beta", 0.1}};
+  const Recipe recipe = parse_recipe(rollout_recipe(directory / "model", objective, 64).dump(), "test");
+  const PlannedBlock block = planned_block(recipe, config);
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  LocalRank local(1);
+  RankContext rank{local.context().comm, pool, 1, 3};
+  Decoder model = random_decoder(config, 1, rank);
+  LocalExecutor executor(model, rank);
+  int64_t passes = 0;
+  block.draw(model, executor, [&] { return ++passes > 0; });
+  EXPECT_LE(passes, 48);
+  EXPECT_GE(passes, 40);
+  block.judge(executor, nullptr, nullptr, {});
+}
+
 TEST(RolloutPlan, HasTheCacheAndTheModelsThatJudge) {
   TemporaryDirectory directory;
   json scored = json::parse(kModel);

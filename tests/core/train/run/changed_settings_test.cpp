@@ -23,8 +23,24 @@ TEST(ChangedSettings, DataAreNamedByKeyAndFile) {
   const std::string begin = "out: differs from the run that began here: ";
   EXPECT_EQ(refusal("\"1-2\"", "\"2\""), begin + "data.train \"d.jsonl\" has other content beside the prompts");
   EXPECT_EQ(refusal("\"2-2\"", "\"2\""), begin + "data.train \"d.jsonl\" has other content");
+  EXPECT_EQ(refusal("\"1\"", "\"1\""), begin + "data.eval is gone");
+  before.settings["data.fingerprint"] = "\"1\"";
+  EXPECT_EQ(refusal("\"1-2\"", "\"1\""), begin + "data.eval is new");
+  before.settings["data.fingerprint"] = "\"1-2\"";
   options.recipe = R"({"data": {"train": "d.jsonl"}, "rollout": {"file": "r.jsonl"}})";
   EXPECT_EQ(refusal("\"2-2\"", "\"1\""), begin + "rollout.file \"r.jsonl\" has other content");
+}
+
+// Where a constant rate makes the length no setting.
+TEST(ChangedSettings, AnotherScheduleIsNamedWithoutTheLength) {
+  TrainingState before;
+  before.settings = {{"optimizer.schedule", "\"cosine\""}, {"train.steps", "4"}, {"train.epochs", "null"}};
+  RunOptions options;
+  options.settings = {{"optimizer.schedule", "\"constant\""}};
+  const std::string message =
+      test::error_of<UsageError>([&] { detail::compare_settings(options, before, Observer()); });
+  EXPECT_NE(message.find("here: optimizer.schedule was \"cosine\" and is \"constant\"; put"), std::string::npos)
+      << message;
 }
 
 // Whose other keys follow from it.
