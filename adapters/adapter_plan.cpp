@@ -4,6 +4,7 @@
 #include <set>
 
 #include "nibble/adapters/peft/adapter_names.h"
+#include "nibble/adapters/peft/stored_tables.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/expert_lora.h"
 #include "nibble/adapters/tuners/token_rows.h"
@@ -165,7 +166,8 @@ std::string stored_rows_name(const TrainedTokens& tokens) {
   return token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size());
 }
 
-/// The file has what its options name beside factors. Biases may lack, as in files of earlier versions of PEFT.
+/// The file has what its options name beside factors. Biases of `bias` may lack, as in files of earlier versions of
+/// PEFT.
 void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan) {
   const auto check = [&](const std::string& name, const std::string& key) {
     if (adapter.find(name)) return;
@@ -173,13 +175,23 @@ void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan) {
                      "the file is incomplete: save the adapter again");
   };
   for (const auto& [parameter, name] : plan.fully_trained) {
-    if (!name.ends_with(".bias")) check(name, "modules_to_save");
+    const auto names_it = [&, path = parameter](const auto& entry) { return names_module_of(entry, path); };
+    if (std::ranges::any_of(adapter.options.modules_to_save, names_it)) check(name, "modules_to_save");
   }
   for (const TrainedTokens& tokens : plan.tokens) check(stored_rows_name(tokens), "trainable_token_indices");
 }
 
+/// Those of its tables that it does not train.
+void set_tables(const PeftAdapter& adapter, Planner& planner) {
+  AdapterPlan& plan = planner.plan();
+  plan.tables = stored_tables(adapter, planner.config());
+  for (const auto& [parameter, trained] : plan.fully_trained) {
+    std::erase_if(plan.tables, [&, name = trained](const auto& table) { return table.second == name; });
+  }
+}
+
 /// The names in an adapter's file that have a place in the model.
-std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
+std::set<std::string> places(Planner& planner) {
   const AdapterPlan& plan = planner.plan();
   std::set<std::string> found;
   for (const std::string& module : plan.modules) {
@@ -193,10 +205,7 @@ std::set<std::string> places(const PeftAdapter& adapter, Planner& planner) {
     const std::string stem = expert_lora_stem(planner.config(), tensor, plan.parameters);
     for (const char* end : {".lora_A.weight", ".lora_B.weight"}) found.insert(stem + end);
   }
-  for (const std::string& table : {planner.names().embedding, planner.names().head}) {
-    if (is_module_to_save(adapter.options, table)) continue;
-    for (const char* end : {".base_layer.weight", ".weight"}) found.insert(table + end);
-  }
+  for (const auto& [parameter, name] : plan.tables) found.insert(name);
   for (const auto& [parameter, name] : plan.fully_trained) found.insert(name);
   for (const TrainedTokens& tokens : plan.tokens) found.insert(stored_rows_name(tokens));
   return found;
@@ -218,7 +227,7 @@ void refuse_lost_part(const PeftAdapter& adapter, const std::string& name, const
 
 void note_leftovers(const PeftAdapter& adapter, Planner& planner) {
   AdapterPlan& plan = planner.plan();
-  const std::set<std::string> known = places(adapter, planner);
+  const std::set<std::string> known = places(planner);
   std::vector<std::string> unused, empty;
   for (const auto& [name, tensor] : adapter.tensors) {
     if (known.contains(name)) continue;
@@ -248,25 +257,6 @@ void note_leftovers(const PeftAdapter& adapter, Planner& planner) {
   }
 }
 
-/// Rows of the vocabulary that the adapter's tables and token ids need.
-int64_t rows_needed(const PeftAdapter& adapter, const DecoderConfig& config) {
-  constexpr int64_t kMostRows = int64_t{1} << 24;
-  int64_t needed = config.vocab_size;
-  for (const std::string& table : {config.names.embedding, config.names.head}) {
-    if (is_module_to_save(adapter.options, table)) continue;
-    for (const char* end : {".base_layer.weight", ".weight"}) {
-      const Tensor stored = adapter.find(table + end);
-      if (stored && stored.rank() == 2) needed = std::max(needed, stored.dim(0));
-    }
-  }
-  for (const auto& [name, ids] : adapter.options.trainable_token_indices) {
-    for (const int64_t id : ids) {
-      if (id >= 0 && id < kMostRows) needed = std::max(needed, id + 1);
-    }
-  }
-  return needed;
-}
-
 }  // namespace
 
 AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& asked, const ModelSplit& split) {
@@ -294,12 +284,13 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   Planner planner(grown, adapter.options, split);
   planner.set_modules(stored_modules(adapter, planner));
   check_complete(adapter, planner.plan());
+  set_tables(adapter, planner);
   planner.set_expert_tensors(expert_tensors_of(grown, adapter, planner.plan().linears));
   note_leftovers(adapter, planner);
   return planner.plan();
 }
 
-void check_parts(const DecoderConfig& config, PeftAdapter adapter) {
+AdapterPlan plan_merge(const DecoderConfig& config, PeftAdapter adapter) {
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
   const ModelSplit whole;
@@ -307,6 +298,8 @@ void check_parts(const DecoderConfig& config, PeftAdapter adapter) {
   std::erase_if(adapter.options.modules_to_save, [&](const std::string& entry) { return !planner.has_module(entry); });
   planner.set_modules(stored_modules(adapter, planner));
   check_complete(adapter, planner.plan());
+  set_tables(adapter, planner);
+  return planner.plan();
 }
 
 ModelSplit split_of(const Decoder& decoder) {

@@ -3,6 +3,7 @@
 // has, and before any weight is read.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nibble/adapters/options.h"
@@ -27,6 +28,8 @@ struct AdapterPlan {
   std::vector<std::string> parameters;  ///< paths of tensors of all experts with an adapter, as PEFT has them
   FullyTrained fully_trained;
   std::vector<TrainedTokens> tokens;
+  /// Frozen weights of the base that the file replaces, and its names of them, see stored_tables.
+  std::vector<std::pair<std::string, std::string>> tables;
   std::vector<std::string> notes;  ///< what of a mixture is adapted; entries, tensors and modules that fit nothing
   int64_t vocab_size = 0;          ///< of the model beside the adapter, which may have more rows
 };
@@ -39,9 +42,9 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& opti
 /// model's names.
 AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& adapter, const ModelSplit& split = {});
 
-/// Throws as the above where parts of an adapter exclude each other, lack, or have another rank than its config says,
-/// but not where it has more than the decoder (a tower's modules). adapter: in_file_names.
-void check_parts(const DecoderConfig& config, PeftAdapter adapter);
+/// One that becomes part of a file: throws as the above where parts of it exclude each other, lack, or have another
+/// rank than its config says, but not where it has more than the decoder (a tower's modules). adapter: in_file_names.
+AdapterPlan plan_merge(const DecoderConfig& config, PeftAdapter adapter);
 
 /// How the ranks of `decoder` share the model.
 ModelSplit split_of(const Decoder& decoder);

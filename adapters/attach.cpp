@@ -66,7 +66,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   const DecoderConfig& config = decoder.config();
   const AdapterOptions options = translate_for_experts(in_file_names(asked, config), config);
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
-  AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, replaces_weights(options)};
+  AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, {}, replaces_weights(options)};
   attached.options.fan_in_fan_out = adapts_conv1d(config, plan);
   const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
   if (by_default || options.target_modules.all_linear()) {
@@ -102,7 +102,8 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool trainable, RankContext& rank) {
   const PeftAdapter adapter = in_file_names(asked, decoder.config());
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
-  AttachedAdapter attached{adapter.options, plan.modules, plan.parameters, {}, {}, replaces_weights(adapter.options)};
+  AttachedAdapter attached{
+      adapter.options, plan.modules, plan.parameters, {}, {}, {}, replaces_weights(adapter.options)};
   attached.options.fan_in_fan_out = adapts_conv1d(decoder.config(), plan);
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
   const int64_t vocabulary = decoder.config().vocab_size;
@@ -111,12 +112,13 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool tr
   ExpertLoras experts(decoder.config(), adapter.options, plan.parameters, &adapter, trainable, rank);
   const MemoryPool::Use use(rank.pool, MemoryUse::adapters);
   freeze(decoder);
-  for (const std::string& table : stored.take_tables(decoder)) {
+  resize_vocabulary(decoder, plan.vocab_size, rank);
+  for (const auto& [table, name] : plan.tables) attached.tables.emplace_back(kPeftPrefix + name, adapter.find(name));
+  for (const std::string& table : stored.take_tables(decoder, plan.tables)) {
     attached.notes.push_back("the adapter brings its own " + table);
     attached.base_changed = true;
   }
   attached.notes.insert(attached.notes.end(), plan.notes.begin(), plan.notes.end());
-  resize_vocabulary(decoder, plan.vocab_size, rank);
   attached.base_changed |= decoder.config().vocab_size != vocabulary;
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
@@ -147,8 +149,10 @@ std::vector<std::pair<std::string, Tensor>> adapter_tensors(Decoder& decoder) {
 void save_adapter(Decoder& decoder, const AttachedAdapter& attached, const std::filesystem::path& directory,
                   Replace replace) {
   MemoryPool pool;
+  std::vector<std::pair<std::string, Tensor>> tensors = saved_tensors(decoder, attached, pool);
+  tensors.insert(tensors.end(), attached.tables.begin(), attached.tables.end());
   write_peft_directory(directory, in_peft_names(saved_options(attached), decoder.config()),
-                       in_peft_names(saved_tensors(decoder, attached, pool), decoder.config()), replace);
+                       in_peft_names(tensors, decoder.config()), replace);
 }
 
 }  // namespace nibble

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "nibble/adapters/new_adapter.h"
@@ -21,6 +22,8 @@ struct AttachedAdapter {
   /// What modules started from that the base alone does not determine (pissa_niter_N): such an adapter is saved as a
   /// plain LoRA of twice the rank.
   std::map<std::string, LowRankFactors> random_starts;
+  /// Frozen tables of the adapter's file under their PEFT names, which are saved with it again.
+  std::vector<std::pair<std::string, Tensor>> tables;
   /// Weights of the base itself were replaced (modules_to_save, biases, tables, starts that are taken from weights): a
   /// pass with StepContext::adapters_enabled = false is not the base's then.
   bool base_changed = false;

@@ -54,10 +54,17 @@ MergePlan::MergePlan(const TensorSource& base, const PeftAdapter& adapter, DType
                         .source_rows = spec.shape.empty() ? 1 : spec.shape[0]});
   }
   untie();
+  const AdapterPlan plan = plan_merge(model_, adapter);
+  resize(plan.vocab_size);
   place_linears();
-  for (const auto& [name, tensor] : adapter.tensors) place(name, tensor);
-  check_tables();
-  check_parts(model_, adapter);
+  std::set<std::string> tables;
+  for (const auto& [parameter, name] : plan.tables) {
+    replace_table(parameter, name);
+    tables.insert(name);
+  }
+  for (const auto& [name, tensor] : adapter.tensors) {
+    if (!tables.contains(name)) place(name, tensor);
+  }
   check_loftq(base);
 }
 
@@ -141,7 +148,6 @@ void MergePlan::place(const std::string& name, const Tensor& tensor) {
     table.lora = module;
     table.is_embedding = true;
   } else if (ends_with_taken(name, ".token_adapter.trainable_tokens_delta", module)) {
-    grow_for_tokens(module);
     output(module + ".weight", name).tokens = module;
     share_tokens_with_head(module);
   } else if (ends_with_taken(name, ".lora_B.bias", module)) {
@@ -165,24 +171,42 @@ void MergePlan::place(const std::string& name, const Tensor& tensor) {
 }
 
 void MergePlan::replace(const std::string& target, const std::string& part, const Tensor& tensor) {
-  const std::string embedding = model_.names.embedding + ".weight", head = model_.names.head + ".weight";
-  if (model_.tied_head && !untied_ && target == head) {  // PEFT saves the one table twice
-    replace(embedding, part, tensor);
-    if (!index_.contains(head)) return;
-  }
-  const bool below_both = model_.tied_head && untied_ && target == embedding &&
-                          !is_module_to_save(adapter_.options, model_.names.embedding);
-  if (below_both && !outputs_[index_.at(head)].replacement) replace(head, part, tensor);
   MergeOutput& whole = output(target, part);
-  const bool grows = tensor.rank() == 2 && whole.shape.size() == 2 && is_table(target) &&
-                     tensor.dim(0) > whole.shape[0] && tensor.dim(1) == whole.shape[1];
-  if (grows) whole.shape = tensor.shape();
   if (whole.shape != tensor.shape()) {
     throw InputError(adapter_.file(),
                      part + " has shape " + to_string(tensor.shape()) + ", the base has " + to_string(whole.shape),
                      "merge into the model that the adapter was trained on");
   }
   whole.replacement = tensor;
+}
+
+/// A frozen one, which of a tied base is below both embedding and head.
+void MergePlan::replace_table(const std::string& parameter, const std::string& part) {
+  const std::string embedding = model_.names.embedding + ".weight", head = model_.names.head + ".weight";
+  std::vector<std::string> targets{parameter};
+  if (model_.tied_head && parameter == embedding) {
+    targets.push_back(head);
+    std::erase_if(targets, [&](const std::string& name) {
+      return !index_.contains(name) || is_module_to_save(adapter_.options, module_of(name));
+    });
+  }
+  for (const std::string& target : targets) replace(target, part, adapter_.find(part));
+}
+
+/// As many rows of embedding, head and its bias as the adapter needs.
+void MergePlan::resize(int64_t rows) {
+  if (rows == model_.vocab_size) return;
+  std::vector<std::string> tables{model_.names.embedding + ".weight"};
+  if (model_.score_labels == 0) {
+    tables.insert(tables.end(), {model_.names.head + ".weight", model_.names.head + ".bias"});
+  }
+  for (const std::string& name : tables) {
+    const auto found = index_.find(name);
+    if (found == index_.end()) continue;
+    MergeOutput& table = outputs_[found->second];
+    table.shape.at(0) = std::max(table.shape.at(0), rows);
+    table.zero_filled = model_.tied_head && name.ends_with(".bias");
+  }
 }
 
 /// A tied head that the adapter touches on either side becomes a tensor of its own.
@@ -210,32 +234,10 @@ void MergePlan::untie() {
 
 /// Whether the adapter changes a table in a way that a tied one would not see.
 bool MergePlan::touches(const std::string& module) const {
-  return is_module_to_save(adapter_.options, module) || adapter_.find(module + ".lora_A.weight") ||
+  const bool rows_of_head =
+      module == model_.names.head && adapter_.find(module + ".token_adapter.trainable_tokens_delta");
+  return rows_of_head || is_module_to_save(adapter_.options, module) || adapter_.find(module + ".lora_A.weight") ||
          adapter_.find(module + ".lora_embedding_A");
-}
-
-/// Embedding, head and its bias have as many rows as each other, also where the adapter brought more.
-void MergePlan::check_tables() const {
-  if (model_.score_labels > 0) return;
-  const std::string embedding = model_.names.embedding + ".weight", head = model_.names.head;
-  const auto rows = [&](const std::string& name) {
-    const auto found = index_.find(name);
-    return found == index_.end() || outputs_[found->second].shape.empty() ? -1 : outputs_[found->second].shape[0];
-  };
-  const auto check = [&](const std::string& other, const std::string& remedy) {
-    if (rows(embedding) < 0 || rows(other) < 0 || rows(embedding) == rows(other)) return;
-    throw InputError(adapter_.file(),
-                     "gives " + embedding + " " + std::to_string(rows(embedding)) + " rows and " + other + " " +
-                         std::to_string(rows(other)),
-                     remedy);
-  };
-  check(head + ".weight", "train the new tokens in both tables");
-  check(head + ".bias", "use the adapter beside its base");
-}
-
-bool MergePlan::is_table(const std::string& name) const {
-  const bool of_head = model_.score_labels == 0 && name == model_.names.head + ".weight";  // else it scores labels
-  return of_head || name == model_.names.embedding + ".weight";
 }
 
 /// A tied head that is in the file, or was written out, sees the rows of the embedding.
@@ -245,22 +247,6 @@ void MergePlan::share_tokens_with_head(const std::string& module) {
   if (head != index_.end() && !is_module_to_save(adapter_.options, model_.names.head)) {
     outputs_[head->second].tokens = module;
   }
-}
-
-/// Tokens added behind the vocabulary of the base: the adapter must have a row for each of them.
-void MergePlan::grow_for_tokens(const std::string& module) {
-  MergeOutput& table = output(module + ".weight", "trainable_token_indices");
-  const std::vector<int64_t> ids = trained_token_ids(adapter_, module, model_.names);
-  const std::set<int64_t> known(ids.begin(), ids.end());
-  const int64_t last = known.empty() ? -1 : *known.rbegin();
-  for (int64_t id = table.shape.at(0); id <= last; ++id) {
-    if (known.contains(id)) continue;
-    throw InputError(adapter_.file(),
-                     "has a row for token " + std::to_string(last) + " but none for " + std::to_string(id) +
-                         ", and the base has neither",
-                     "merge into a base whose embedding has been resized");
-  }
-  table.shape[0] = std::max(table.shape[0], last + 1);
 }
 
 }  // namespace nibble

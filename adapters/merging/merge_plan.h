@@ -26,7 +26,8 @@ struct MergeOutput {
   Shape shape;
   DType dtype;
   std::string source = {};    ///< tensor of the base; empty: none
-  int64_t source_rows = 0;    ///< of the base's tensor; those after them all come from the adapter
+  int64_t source_rows = 0;    ///< of the base's tensor; those after them are its mean, as Transformers resizes it
+  bool zero_filled = false;   ///< or zeros
   Tensor replacement = {};    ///< or: taken from the adapter
   std::string lora = {};      ///< module whose LoRA is added, or empty
   bool transposed = false;    ///< it is a Linear's weight that the family stores [in, out] (Conv1D of GPT-2)
@@ -61,13 +62,12 @@ class MergePlan {
   void place(const std::string& name, const Tensor& tensor);
   void place_linears();
   void replace(const std::string& target, const std::string& part, const Tensor& tensor);
+  void replace_table(const std::string& parameter, const std::string& part);
+  void resize(int64_t rows);
   void untie();
   bool touches(const std::string& module) const;
-  void check_tables() const;
   void check_loftq(const TensorSource& base) const;
-  bool is_table(const std::string& name) const;
   void share_tokens_with_head(const std::string& module);
-  void grow_for_tokens(const std::string& module);
 
   const PeftAdapter& adapter_;
   DecoderConfig model_;

@@ -13,6 +13,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/io/hub/model_directory.h"
+#include "nibble/core/models/resize.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
@@ -98,15 +99,32 @@ class MergedModel::Merger {
 
  private:
   Tensor source_rows(const MergeOutput& output, int64_t begin, int64_t end) {
-    if (!output.replacement && end <= output.source_rows) return base_.rows(output.source, begin, end, pool_);
-    if (!output.replacement) {
-      Tensor rows = Tensor::zeros(pool_, {end - begin, output.shape.at(1)}, DType::f32, output.name);
-      if (begin >= output.source_rows) return rows;
-      Tensor known = rows.rows(0, output.source_rows - begin);
-      ops::cast(base_.rows(output.source, begin, output.source_rows, pool_), known);
-      return rows;
+    if (output.replacement) {
+      return as_f32(output.replacement.rank() == 0 ? output.replacement : output.replacement.rows(begin, end), pool_);
     }
-    return as_f32(output.replacement.rank() == 0 ? output.replacement : output.replacement.rows(begin, end), pool_);
+    const int64_t known = std::clamp(output.source_rows, begin, end);
+    if (known == end) return base_.rows(output.source, begin, end, pool_);
+    Shape shape = output.shape;
+    shape[0] = end - begin;
+    Tensor rows = Tensor::zeros(pool_, shape, DType::f32, output.name);
+    if (known > begin) {
+      Tensor first = rows.rows(0, known - begin);
+      ops::cast(base_.rows(output.source, begin, known, pool_), first);
+    }
+    for (int64_t i = known; i < end && !output.zero_filled; ++i) {
+      Tensor row = rows.rows(i - begin, i - begin + 1);
+      ops::cast(mean_of(output).reshape(row.shape()), row);
+    }
+    return rows;
+  }
+
+  /// Of the rows of the base, in its dtype.
+  const Tensor& mean_of(const MergeOutput& output) {
+    Tensor& mean = means_[output.source];
+    if (mean) return mean;
+    const auto spec = std::ranges::find(base_.tensors, output.source, &TensorSpec::name);
+    const auto rows = [&](int64_t begin, int64_t end) { return base_.rows(output.source, begin, end, pool_); };
+    return mean = mean_row(output.source_rows, spec->dtype, rows, pool_);
   }
 
   Change change_of(const MergeOutput& output) {
@@ -287,8 +305,9 @@ class MergedModel::Merger {
   const TensorNames& names_;
   MemoryPool& pool_;
   std::map<std::string, const MergeOutput*> outputs_;
-  std::string current_;  // tensor whose rows were computed last
-  Change change_;        // of it
+  std::map<std::string, Tensor> means_;  // of tables
+  std::string current_;                  // tensor whose rows were computed last
+  Change change_;                        // of it
   MergeReport report_;
   double sum_ = 0;
   int64_t changed_ = 0;

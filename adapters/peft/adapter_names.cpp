@@ -2,6 +2,8 @@
 
 #include <cctype>
 
+#include "nibble/adapters/peft/stored_tables.h"
+
 namespace nibble {
 
 namespace {
@@ -68,6 +70,7 @@ PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   for (auto& [name, tensor] : adapter.tensors)
     tensors[router_name(file_name(name, config), config)] = std::move(tensor);
   adapter.tensors = std::move(tensors);
+  drop_tied_copies(adapter, config);
   return adapter;
 }
 

@@ -15,7 +15,7 @@ std::string file_name(const std::string& name, const DecoderConfig& config);
 /// The modules that the options name, called so.
 AdapterOptions in_file_names(AdapterOptions options, const DecoderConfig& config);
 /// The adapter with its tensors and options called as the model's files would call them, which is how Linears are
-/// called here.
+/// called here, and without copies of what is tied.
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config);
 
 /// "base_model.model.backbone.layers..." as PEFT writes it, "base_model.model.model.layers..."; other names as they

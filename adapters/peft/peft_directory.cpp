@@ -23,6 +23,7 @@ constexpr const char* kWeightsFile = "adapter_model.safetensors";
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr std::string_view kTokenRows = ".token_adapter.trainable_tokens_delta";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
+constexpr std::string_view kSaved = ".modules_to_save.";
 
 /// The name without PEFT's prefix, and without the adapter's name where a training loop saved the raw state dict
 /// ("...lora_A.default.weight", "lm_head.modules_to_save.default.weight").
@@ -38,18 +39,19 @@ std::string plain_name(std::string name) {
     const size_t at = name.find(part);
     if (at != std::string::npos) name.erase(at + part.size());
   }
-  const std::string saved = ".modules_to_save.";
-  const size_t at = name.find(saved);
+  const size_t at = name.find(kSaved);
   if (at != std::string::npos) {
-    const size_t rest = name.find('.', at + saved.size());
+    const size_t rest = name.find('.', at + kSaved.size());
     if (rest != std::string::npos) name.erase(at, rest - at);
   }
   return name;
 }
 
-/// Where PEFT saves embedding layers as well, it saves those in modules_to_save with all that it wraps.
-bool is_copy_in_wrapper(const std::string& name) {
-  return name.ends_with(".modules_to_save.weight") || name.ends_with(".original_module.weight");
+/// Where PEFT saves embedding layers or all biases as well, it saves modules_to_save with all that it wraps.
+bool is_copy_in_wrapper(const std::string& name, const SafetensorsFile& file) {
+  if (name.find(".original_module.") != std::string::npos) return true;
+  const size_t at = name.find(kSaved);
+  return at != std::string::npos && file.contains(std::string(name).erase(at, kSaved.size() - 1));
 }
 
 void check_values(const std::string& file, const std::string& name, const Tensor& tensor) {
@@ -151,7 +153,7 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
   adapter.options = parse_peft_config(read_text_file(config), config.string());
   const SafetensorsFile file(adapter.file());
   for (const std::string& name : file.names()) {
-    if (is_copy_in_wrapper(name)) continue;
+    if (is_copy_in_wrapper(name, file)) continue;
     const Tensor tensor = file.at(name);
     check_values(adapter.file(), name, tensor);
     if (!adapter.tensors.emplace(plain_name(name), tensor).second) {

@@ -1,14 +1,12 @@
 #include "nibble/adapters/peft/stored_adapter.h"
 
-#include <cstring>
-
 #include "nibble/adapters/new_adapter.h"
+#include "nibble/adapters/peft/stored_tables.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/dora.h"
 #include "nibble/adapters/tuners/embedding_lora.h"
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
-#include "nibble/core/models/resize.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -19,11 +17,6 @@ Tensor widened(const Tensor& stored, MemoryPool& pool, const std::string& name) 
   Tensor value = Tensor::empty(pool, stored.shape(), DType::f32, name);
   ops::cast(stored, value);
   return value;
-}
-
-bool same_values(const Tensor& a, const Tensor& b, MemoryPool& pool) {
-  const Tensor x = widened(a, pool, "table"), y = widened(b, pool, "table");
-  return x.shape() == y.shape() && std::memcmp(x.raw(), y.raw(), x.bytes()) == 0;
 }
 
 }  // namespace
@@ -118,37 +111,23 @@ void StoredAdapter::fill(Parameter& parameter) {
   ops::cast(own_shard(stored, parameter.shard, rank_.pool), parameter.value);
 }
 
-std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder) {
+std::vector<std::string> StoredAdapter::take_tables(Decoder& decoder,
+                                                    const std::vector<std::pair<std::string, std::string>>& tables) {
   std::vector<std::string> taken;
-  const TensorNames& names = decoder.config().names;
-  for (const std::string& module : {names.embedding, names.head}) {
-    if (is_module_to_save(file_.options, module)) continue;
-    for (const std::string end : {".base_layer.weight", ".weight"}) {
-      Tensor stored = take(module + end);
-      if (!stored) continue;
-      if (stored.rank() == 2 && stored.dim(0) > decoder.config().vocab_size) {
-        resize_vocabulary(decoder, stored.dim(0), rank_);
-      }
-      Parameter* table = nullptr;
-      bool here = false;  // on this stage
-      decoder.visit_embeddings([&](Embedding& embedding) {
-        if (embedding.name() == module) table = &embedding.table();
-      });
-      decoder.visit_linears([&](Linear& linear) {
-        Parameter* weight = linear.weight().parameter();
-        const bool tied = weight && weight->name == module + ".weight";  // a later stage has its own copy
-        if (linear.name() != module && !tied) return;
-        here = true;
-        table = weight;
-      });
-      if (!table && !here) continue;
-      if (!table) throw InputError(file_.file(), module + end + " replaces a weight that is packed in 4 bits");
-      check_shape(module + end, stored, table->shard ? table->shard.global : table->value.shape());
-      stored = own_shard(stored, table->shard, rank_.pool);
-      if (same_values(stored, table->value, rank_.pool)) continue;
-      table->value = widened(stored, rank_.pool, table->name);
-      taken.push_back(module);
-    }
+  for (const auto& [table, name] : tables) {
+    const Tensor stored = file_.find(name);
+    decoder.visit_linears([&, table = table, name = name](Linear& linear) {
+      if (linear.name() + ".weight" != table || linear.weight().parameter()) return;
+      throw InputError(file_.file(), name + " replaces a weight that is packed in 4 bits");
+    });
+    decoder.visit([&, table = table, name = name](Parameter& parameter) {
+      if (parameter.name != table) return;  // or on another stage
+      check_shape(name, stored, parameter.shard ? parameter.shard.global : parameter.value.shape());
+      const Tensor own = own_shard(stored, parameter.shard, rank_.pool);
+      if (same_values(own, parameter.value, rank_.pool)) return;
+      parameter.value = widened(own, rank_.pool, table);
+      if (taken.empty() || taken.back() != module_of(table)) taken.push_back(module_of(table));
+    });
   }
   return taken;
 }

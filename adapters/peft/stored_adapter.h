@@ -4,6 +4,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/adapters/tuners/init.h"
@@ -25,9 +27,10 @@ class StoredAdapter {
 
   /// Copies the tensor of the same PEFT name, if there is one, into a parameter.
   void fill(Parameter& parameter);
-  /// Base tables that PEFT saves beside the adapter ("embed_tokens.base_layer.weight", tables of a resized vocabulary):
-  /// the decoder takes them where they differ from its own, growing if they have more rows. Tells which.
-  std::vector<std::string> take_tables(Decoder& decoder);
+  /// Base tables that PEFT saves beside the adapter (AdapterPlan::tables): the decoder takes them where they differ
+  /// from its own. Tells which.
+  std::vector<std::string> take_tables(Decoder& decoder,
+                                       const std::vector<std::pair<std::string, std::string>>& tables);
 
  private:
   Tensor take(const std::string& name);

@@ -10,41 +10,49 @@ namespace nibble {
 
 namespace {
 
-/// table [V, ...] with rows up to `count`, the new ones the mean of the old.
-Tensor grown(const Tensor& table, int64_t count, MemoryPool& pool, const std::string& name) {
-  const int64_t old = table.dim(0), width = table.numel() / old;
-  std::vector<double> sums(static_cast<size_t>(width), 0.0);
-  for (int64_t begin = 0; begin < old; begin += 1024) {
-    const Tensor part = table.rows(begin, std::min(begin + 1024, old));
-    Tensor wide = Tensor::empty(pool, part.shape(), DType::f32, name);
-    ops::cast(part, wide);
-    const std::span<const float> values = wide.span<const float>();
-    for (size_t i = 0; i < values.size(); ++i) sums[i % static_cast<size_t>(width)] += values[i];
-  }
-  Tensor mean = Tensor::empty(pool, {width}, DType::f32, name);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    mean.data<float>()[i] = static_cast<float>(sums[i] / static_cast<double>(old));
-  }
+/// table [V, ...] with rows up to `count`, the new ones `row`.
+Tensor grown(const Tensor& table, int64_t count, const Tensor& row, MemoryPool& pool, const std::string& name) {
   Shape shape = table.shape();
   shape[0] = count;
   Tensor result = Tensor::empty(pool, shape, table.dtype(), name);
   std::memcpy(result.mutable_raw(), table.raw(), table.bytes());
-  Tensor row = Tensor::empty(pool, {width}, table.dtype(), name);
-  ops::cast(mean, row);
-  for (int64_t i = old; i < count; ++i) {
+  for (int64_t i = table.dim(0); i < count; ++i) {
     std::memcpy(result.mutable_raw() + static_cast<size_t>(i) * row.bytes(), row.raw(), row.bytes());
   }
   return result;
 }
 
-void grow(Parameter& parameter, int64_t count, MemoryPool& pool) {
+void grow(Parameter& parameter, int64_t count, MemoryPool& pool, bool with_zeros = false) {
   NIBBLE_CHECK(!parameter.trainable, parameter.name + " is resized before it is trained");
   const Tensor old = parameter.value;
-  parameter.value = grown(old, count, pool, parameter.name);
+  const auto rows = [&](int64_t begin, int64_t end) { return old.rows(begin, end); };
+  Tensor row = mean_row(old.dim(0), old.dtype(), rows, pool);
+  if (with_zeros) row.zero();
+  parameter.value = grown(old, count, row, pool, parameter.name);
   release_pages(old);
 }
 
 }  // namespace
+
+Tensor mean_row(int64_t count, DType dtype, const std::function<Tensor(int64_t, int64_t)>& rows, MemoryPool& pool) {
+  std::vector<double> sums;
+  Shape shape;
+  for (int64_t begin = 0; begin < count; begin += 1024) {
+    const Tensor part = rows(begin, std::min(begin + 1024, count));
+    Tensor wide = Tensor::empty(pool, part.shape(), DType::f32, "mean of rows");
+    ops::cast(part, wide);
+    shape.assign(part.shape().begin() + 1, part.shape().end());
+    sums.resize(static_cast<size_t>(element_count(shape)));
+    const std::span<const float> values = wide.span<const float>();
+    for (size_t i = 0; i < values.size(); ++i) sums[i % sums.size()] += values[i];
+  }
+  Tensor mean = Tensor::empty(pool, shape, DType::f32, "mean of rows"), row = Tensor::empty(pool, shape, dtype);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    mean.data<float>()[i] = static_cast<float>(sums[i] / static_cast<double>(count));
+  }
+  ops::cast(mean, row);
+  return row;
+}
 
 void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
   const int64_t old = decoder.config().vocab_size;
@@ -69,7 +77,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
       throw UsageError("the head is packed in 4 bits and cannot get more rows", "keep it in 16 bits (skip_modules)");
     }
     if (weight != table) grow(*weight, rows, rank.pool);
-    if (linear.bias()) grow(*linear.bias(), rows, rank.pool);
+    if (linear.bias()) grow(*linear.bias(), rows, rank.pool, decoder.config().tied_head);
   });
   if (table) grow(*table, rows, rank.pool);
   decoder.set_vocab_size(rows);

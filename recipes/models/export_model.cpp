@@ -149,6 +149,7 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
     collect_stages(parallel.mesh(), rank.pool.host(), mine, [&](const NamedTensor& tensor) {
       tensors.emplace_back(peft_name(tensor.name, model.config()), tensor.value);
     });
+    for (const auto& [name, value] : adapter.tables) tensors.emplace_back(peft_name(name, model.config()), value);
     if (rank.comm.rank() == 0) {
       write_peft_directory(target, in_peft_names(saved_options(adapter), model.config()), tensors, Replace::anything,
                            companions);

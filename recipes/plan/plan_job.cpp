@@ -227,8 +227,10 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   const int64_t tokens = look ? tokenizer_size(recipe, in_files.vocab_size, data) : 0;
   if (look && !recipe.pretrains()) {
     config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), tokens, in_files.vocab_size);
-    plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
+    const std::optional<AdapterPlan> plan =
+        plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
     if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
+    if (plan) config.vocab_size = plan->vocab_size;
   }
   check_experts(recipe, config);
   const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);

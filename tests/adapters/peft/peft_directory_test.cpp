@@ -193,6 +193,11 @@ TEST_F(PeftDirectoryTest, WhatPeftWrapsOfATrainedTableIsLeftOut) {
                                            {"base_model.model.wte.original_module.weight", matrix({3, 2})},
                                            {"base_model.model.wte.weight", matrix({3, 2})}}));
   EXPECT_THAT(names_of(adapter), ElementsAre("wte.weight"));
+  const PeftAdapter biases =  // as with bias "all"
+      read_peft_directory(make("biases", {{"base_model.model.mlp.modules_to_save.fc.bias", matrix({3, 2})},
+                                          {"base_model.model.mlp.original_module.fc.bias", matrix({3, 2})},
+                                          {"base_model.model.mlp.fc.bias", matrix({3, 2})}}));
+  EXPECT_THAT(names_of(biases), ElementsAre("mlp.fc.bias"));
 }
 
 TEST_F(PeftDirectoryTest, DamageIsRefusedWithFileAndTensor) {

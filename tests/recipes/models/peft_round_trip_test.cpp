@@ -52,6 +52,22 @@ struct PeftRoundTrip : testing::Test {
     return all;
   }
 
+  /// The adapter of a run on the ids.
+  fs::path trained(const json& adapter) {
+    const fs::path data = directory / "data.jsonl", run = directory / "run";
+    std::string lines;
+    for (const std::vector<int32_t>& row : ids) lines += json{{"input_ids", row}}.dump() + "\n";
+    test::write_bytes(data, lines);
+    const json recipe = {{"model", {{"path", (oracle / "base").string()}, {"compute_dtype", "f32"}}},
+                         {"adapter", adapter},
+                         {"data", {{"train", data.string()}, {"format", "tokens"}}},
+                         {"train", {{"steps", 5}}},
+                         {"optimizer", {{"lr", 1e-2}}},
+                         {"output", {{"dir", run.string()}}}};
+    train(parse_recipe(recipe.dump(), "test"), rank.context(), Observer{});
+    return run / "adapter";
+  }
+
   fs::path merge(const fs::path& adapter) {
     const fs::path out = directory / "merged";
     MergeRequest request{.adapter = adapter.string(), .model = (oracle / "base").string(), .out = out.string()};
@@ -60,6 +76,19 @@ struct PeftRoundTrip : testing::Test {
     return out;
   }
 };
+
+// Memory is planned for the rows that the adapter brings.
+TEST_F(PeftRoundTrip, ARunGoesOnFromRowsOfAddedTokens) {
+  PeftAdapter adapter = read_peft_directory(oracle / "adapter");
+  adapter.options.trainable_token_indices = {{"", {61, 62}}};
+  std::vector<std::pair<std::string, Tensor>> tensors{
+      {kPeftPrefix + std::string("model.embed_tokens.token_adapter.trainable_tokens_delta"),
+       Tensor::zeros(rank.context().pool, {2, 16}, DType::f32)}};
+  for (const auto& [name, value] : adapter.tensors) tensors.emplace_back(kPeftPrefix + name, value);
+  write_peft_directory(directory / "added", adapter.options, tensors);
+  const PeftAdapter result = read_peft_directory(trained({{"path", (directory / "added").string()}}));
+  EXPECT_EQ(result.find("model.embed_tokens.token_adapter.trainable_tokens_delta").shape(), (Shape{2, 16}));
+}
 
 std::vector<float> values(const Tensor& x) { return {x.data<const float>(), x.data<const float>() + x.numel()}; }
 
@@ -83,18 +112,7 @@ TEST_F(PeftRoundTrip, AnAdapterOfPeftComputesHereWhatItComputesThere) {
 TEST_F(PeftRoundTrip, PeftAndTransformersComputeWhatWeWrote) {
   const char* python = std::getenv("ORACLE_PY");
   if (python == nullptr) GTEST_SKIP() << "ORACLE_PY is not set";
-  const fs::path data = directory / "data.jsonl", run = directory / "run", adapter = run / "adapter";
-  std::string lines;
-  for (const std::vector<int32_t>& row : ids) lines += json{{"input_ids", row}}.dump() + "\n";
-  test::write_bytes(data, lines);
-  const json recipe = {{"model", {{"path", (oracle / "base").string()}, {"compute_dtype", "f32"}}},
-                       {"adapter", {{"r", 4}}},
-                       {"data", {{"train", data.string()}, {"format", "tokens"}}},
-                       {"train", {{"steps", 5}}},
-                       {"optimizer", {{"lr", 1e-2}}},
-                       {"output", {{"dir", run.string()}}}};
-  train(parse_recipe(recipe.dump(), "test"), rank.context(), Observer{});
-
+  const fs::path adapter = trained({{"r", 4}});
   Tensor array = Tensor::empty(rank.context().pool, {2, static_cast<int64_t>(ids[0].size())}, DType::i64);
   std::copy(ids[0].begin(), ids[0].end(), array.data<int64_t>());
   std::copy(ids[1].begin(), ids[1].end(), array.data<int64_t>() + ids[0].size());
