@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 
 #include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/adapters/peft/stored_tables.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/adapters/tuners/decomposition.h"
 #include "nibble/adapters/tuners/lora.h"
@@ -36,6 +38,9 @@ struct Part {
   double weight, scaling;
 };
 
+/// What PEFT saves below a LoRA on a table ends in.
+constexpr std::string_view kFrozen = ".base_layer.weight";
+
 bool needs_density(CombineMethod method) { return method != CombineMethod::linear && method != CombineMethod::cat; }
 bool drops_at_random(CombineMethod method) {
   return method == CombineMethod::dare_linear || method == CombineMethod::dare_ties;
@@ -53,8 +58,7 @@ void refuse_more_than_lora(const PeftAdapter& adapter) {
   for (const auto& [name, tensor] : adapter.tensors) {
     const bool lora = std::ranges::any_of(std::array{kLoraA, kLoraB, kLoraEmbeddingA, kLoraEmbeddingB},
                                           [&](std::string_view end) { return name.ends_with(end); });
-    const bool frozen = name.ends_with(".base_layer.weight");
-    if (!lora && !frozen) refuse(name);
+    if (!lora && !name.ends_with(kFrozen)) refuse(name);
   }
   if (!adapter.options.modules_to_save.empty()) refuse("modules that are fully trained (modules_to_save)");
   if (!adapter.options.trainable_token_indices.empty()) refuse("trained tokens (trainable_token_indices)");
@@ -284,6 +288,21 @@ std::set<FactorNames> modules_of(const std::vector<CombineSource>& sources) {
   return modules;
 }
 
+/// Those that the sources bring; what stands beside two different ones cannot become one adapter.
+std::map<std::string, Tensor> frozen_tables(const std::vector<CombineSource>& sources, MemoryPool& pool) {
+  std::map<std::string, Tensor> tables;
+  for (const CombineSource& source : sources) {
+    for (const auto& [name, tensor] : source.adapter->tensors) {
+      if (!name.ends_with(kFrozen)) continue;
+      const auto [known, added] = tables.emplace(name, tensor);
+      if (added || same_values(known->second, tensor, pool)) continue;
+      throw InputError(source.adapter->file(), name + " has other values than in the other adapters",
+                       "combine adapters of one model, resized once");
+    }
+  }
+  return tables;
+}
+
 /// The names of all sources; the paths themselves where other options narrow what the names mean.
 ModuleSelector targets_of(const std::vector<CombineSource>& sources, const std::set<FactorNames>& modules) {
   std::set<std::string> names;
@@ -355,6 +374,7 @@ CombinedAdapter combine_adapters(const std::vector<CombineSource>& sources, cons
     result.tensors.emplace_back(kPeftPrefix + module.a(), pair.a);
     result.tensors.emplace_back(kPeftPrefix + module.b(), pair.b);
   }
+  for (const auto& [name, table] : frozen_tables(sources, pool)) result.tensors.emplace_back(kPeftPrefix + name, table);
   return result;
 }
 

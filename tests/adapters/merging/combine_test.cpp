@@ -121,6 +121,16 @@ TEST_F(CombineTest, ASumThatIsNotFiniteIsRefused) {
               ::testing::HasSubstr("m.q: the sum, element 0 of "));
 }
 
+TEST_F(CombineTest, ATableBelowALoraStaysUnlessThereAreTwo) {
+  const std::string name = "embed.base_layer.weight";
+  x.tensors[name] = matrix({3, 1}, {1, 2, 3});
+  EXPECT_THAT(combine("cat").tensors.back().second.span<const float>(), ElementsAre(1, 2, 3));
+  y.tensors[name] = matrix({3, 1}, {1, 2, 3});
+  EXPECT_EQ(combine("cat").tensors.back().first, kPeftPrefix + name);
+  y.tensors[name] = matrix({3, 1}, {1, 2, 4});
+  EXPECT_THROW(combine("cat"), InputError);
+}
+
 TEST_F(CombineTest, TiesNeedsADensityAndUnknownMethodsAreRefused) {
   EXPECT_THROW(combine("ties"), UsageError);
   EXPECT_THROW(combine("dare_linear", 0), UsageError);
