@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "nibble/adapters/adapter_plan.h"
 #include "nibble/adapters/merging/merged_source.h"
 #include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
@@ -318,6 +319,7 @@ GgufReport export_adapter(const GgufRequest& request, RankContext& rank) {
   const PeftAdapter adapter = in_file_names(read_peft_directory(request.adapter), config);
   if (gguf_form(config).no_adapters)
     refuse_adapter(adapter, "products under it that llama.cpp computes without adapters");
+  plan_merge(config, adapter);  // refuses what cannot be merged
   if (adapter.options.use_dora) refuse_adapter(adapter, "DoRA magnitudes");
   if (takes_from_base(adapter.options.init_lora_weights)) refuse_adapter(adapter, "a start taken from the base");
   std::multimap<std::string, GgufPart> by_module;

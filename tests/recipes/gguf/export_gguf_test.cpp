@@ -9,6 +9,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/safetensors/safetensors.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
@@ -107,6 +108,21 @@ TEST_F(ExportGguf, AnAdapterAddsWhatMergingAdds) {
     }
   }
   EXPECT_EQ(matrices, 6) << "q, v and down of two layers";
+}
+
+TEST_F(ExportGguf, AnAdapterThatCannotBeMergedIsNoAdapterOfLlamaCpp) {
+  const fs::path oracle = fs::path(kSourceDir) / "tests/data/goldens/peft_llama", copy = directory_ / "adapter";
+  fs::create_directory(copy);
+  fs::copy(oracle / "adapter", copy);
+  const nlohmann::json good = read_json_file(copy / "adapter_config.json");
+  const auto refusal = [&](const std::string& key, const nlohmann::json& value) {
+    nlohmann::json config = good;
+    config[key] = value;
+    write_json_file(copy / "adapter_config.json", config);
+    return test::error_of<InputError>([&] { exported(oracle / "base", copy, true, false); });
+  };
+  EXPECT_THAT(refusal("r", 97), ::testing::HasSubstr("adapter_config.json says 97"));
+  EXPECT_THAT(refusal("modules_to_save", {"lm_head"}), ::testing::HasSubstr("has no lm_head.weight, which modules_to"));
 }
 
 // What has been MXFP4 keeps its values in every type but f32, which has them too. Gate and up lie in turns in the
