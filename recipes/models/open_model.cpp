@@ -35,12 +35,12 @@ namespace {
 OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
   if (!base.quantize) return {};
   const auto checkpoint = std::make_shared<CheckpointDir>(base.path);
-  const bool turned = read_decoder_config(base.path).transposed_linears;
-  return [checkpoint, turned, &rank](const std::string& module) {
+  const DecoderConfig config = read_decoder_config(base.path);
+  return [checkpoint, turned = config.transposed_linears, head = config.names.head, &rank](const std::string& module) {
     const Tensor stored = read_plain(*checkpoint, stored_weight_name(*checkpoint, module + ".weight"), rank.pool);
     Tensor wide = Tensor::empty(rank.pool, stored.shape(), DType::f32, module);
     ops::cast(stored, wide);
-    return turned ? transposed(wide, rank.pool) : wide;
+    return turned && module != head ? transposed(wide, rank.pool) : wide;
   };
 }
 

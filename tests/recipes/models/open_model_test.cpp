@@ -2,13 +2,17 @@
 
 #include "nibble/recipes/models/open_model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/families/families.h"
+#include "nibble/core/ops/gemm.h"
+#include "nibble/tests/core/models/mixtures.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -60,6 +64,36 @@ TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
     EXPECT_EQ(threads(), 3);
   }
   set_threads(before);
+}
+
+TEST(NewAdapter, LoftQMakesUpForTheBitsOfAHeadBesideConv1D) {
+  const std::string config = R"({"model_type": "gpt2", "vocab_size": 48, "n_embd": 64, "n_layer": 1, "n_head": 2,
+      "n_positions": 32, "initializer_range": 0.2, "tie_word_embeddings": false})";
+  const test::TemporaryDirectory folder;
+  LocalRank rank{1};
+  MemoryPool& pool = rank.context().pool;
+  Decoder written = random_decoder(parse_decoder_config(config, "test"), 3, rank.context());
+  test::write_model(folder.path(), written, config);
+  Recipe recipe = recipe_with(
+      {{"target_modules", {"lm_head", "c_proj"}}, {"init_lora_weights", "loftq"}, {"r", 48}, {"lora_alpha", 48}});
+  recipe.model.path = folder.path().string();
+  recipe.model.quantize = QuantType::nf4;
+  recipe.model.skip_modules = {"c_attn"};
+  Decoder model = open_base(recipe.model, rank.context());
+  open_adapter(model, recipe.model, *recipe.adapter, rank.context(), {});
+  std::map<std::string, Tensor> factors;
+  for (const auto& [name, value] : adapter_tensors(model)) factors[name] = value;
+  model.visit_linears([&](Linear& linear) {
+    if (linear.name() != "lm_head") return;
+    Tensor sum = linear.weight().dequantize(0, 48, pool);
+    ops::matmul_nn(factors.at("base_model.model.lm_head.lora_B.weight"),
+                   factors.at("base_model.model.lm_head.lora_A.weight"), sum, true);
+    written.visit_linears([&](Linear& original) {
+      if (original.name() != "lm_head") return;
+      EXPECT_THAT(sum.span<const float>(), ::testing::Pointwise(::testing::FloatNear(1e-4f),
+                                                                original.weight().parameter()->value.span<float>()));
+    });
+  });
 }
 
 // Model and adapter with one tokenizer.
