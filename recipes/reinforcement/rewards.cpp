@@ -63,19 +63,19 @@ PythonRegex parse_pattern(const std::string& pattern, const std::string& place) 
 
 // With all digits, of which an exponent would hide some.
 std::string without_exponent(const Json& value) {
-  if (!value.is_number_float()) return value.dump();
+  if (!value.is_number_float()) return json_text(value);
   char digits[512];  // 1e308 and 5e-324 have fewer
   return {digits, std::to_chars(digits, digits + sizeof digits, value.get<double>(), std::chars_format::fixed).ptr};
 }
 
 std::string line_of(const JudgedAnswer& answer) {
-  nlohmann::ordered_json line = nlohmann::ordered_json::object();
-  if (answer.record) line = nlohmann::ordered_json::parse(answer.record->raw.text, nullptr, false);
-  if (!line.is_object()) line = nlohmann::ordered_json::object();
+  Json line = Json::object();
+  if (answer.record) line = parse_embedded_json(answer.record->raw.text);
+  if (!line.is_object()) line = Json::object();
   line["prompt_text"] = answer.prompt;
   line["completion"] = answer.answer;
   line["completion_ids"] = std::vector<int32_t>(answer.ids.begin(), answer.ids.end());
-  return line.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return json_text(line, true);
 }
 
 }  // namespace
@@ -142,10 +142,12 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
                 "the record has " + record.field_names() + "; give the field to every prompt, or name another column");
   }
   const bool number = recipes_[i].type == RewardRecipe::Type::number;
-  std::string text = value->is_string() ? value->get<std::string>() : number ? without_exponent(*value) : value->dump();
+  std::string text = value->is_string() ? value->get<std::string>()
+                     : number           ? without_exponent(*value)
+                                        : json_text(*value);
   if (number && last_number(text).empty()) {
     record.fail(
-        "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + value->dump().substr(0, 80),
+        "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + json_text(*value).substr(0, 80),
         "give every prompt a number there, or take another column or reward, such as exact");
   }
   return text;

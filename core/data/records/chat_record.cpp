@@ -99,7 +99,7 @@ bool has_parts_of_its_own(const Turn& turn) {
 std::string as_template_reads(const Json& message) {
   Json rest = message;
   for (const char* key : {"weight", "loss_weight"}) rest.erase(key);
-  return rest.dump();
+  return json_text(rest);
 }
 
 ChatMessage read_message(const Turn& turn, bool share_gpt) {
@@ -124,7 +124,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   }
   // OpenAI's older form of one call.
   if (const Json* given = turn.find("function_call"); given != nullptr && !given->empty() && !is_empty_text(*given))
-    calls.push_back(function_call(turn, given->is_string() ? given->get<std::string>() : given->dump()));
+    calls.push_back(function_call(turn, given->is_string() ? given->get<std::string>() : json_text(*given)));
   const char* key = share_gpt ? "value" : "content";
   const Json* content = turn.find(key);
   if (speaker == "function_call") {
@@ -137,7 +137,7 @@ ChatMessage read_message(const Turn& turn, bool share_gpt) {
   for (const std::string_view name : kReasoningNames) {
     if (message.reasoning.empty() && turn.find(name.data()) != nullptr) message.reasoning = turn.text(name.data());
   }
-  if (!calls.empty()) message.tool_calls = calls.dump();
+  if (!calls.empty()) message.tool_calls = json_text(calls);
   message.train = read_weight(turn, message.role);
   if (!share_gpt && !has_parts_of_its_own(turn)) message.json = as_template_reads(turn.value);
   return message;
@@ -152,7 +152,7 @@ Json read_list(const JsonRecord& record, const std::string& name) {
   return parsed;
 }
 
-std::string text_of(const Json& list) { return list.is_null() ? "" : list.dump(); }
+std::string text_of(const Json& list) { return list.is_null() ? "" : json_text(list); }
 
 }  // namespace
 
@@ -166,7 +166,7 @@ Conversation read_conversation_settings(const JsonRecord& record) {
   conversation.documents = text_of(read_list(record, "documents"));
   if (const Json* arguments = record.find("chat_template_kwargs")) {
     if (!arguments->is_object()) record.fail_type("chat_template_kwargs", *arguments, "an object");
-    conversation.template_arguments = arguments->dump();
+    conversation.template_arguments = json_text(*arguments);
   }
   return conversation;
 }
@@ -183,7 +183,8 @@ ChatMessage read_answer(const JsonRecord& record, std::string text) {
   for (const std::string_view name : kReasoningNames) {
     const std::string key(name);
     const Json* value = record.find(key);
-    if (value == nullptr || value->is_number() || value->is_boolean()) continue;  // a score, or whether there is any
+    if (value == nullptr || value->is_number() || value->is_binary() || value->is_boolean())
+      continue;  // a score, a flag
     answer.reasoning = record.text(key);
     if (answer.reasoning.empty()) continue;
     answer.place = "\"" + record.file_name(key) + "\"";

@@ -9,6 +9,55 @@ namespace nibble {
 
 namespace {
 
+// Json::parse would round integers beyond 64 bits to floats.
+class ExactReader final : public nlohmann::json_sax<Json> {
+ public:
+  Json value;
+  size_t failed_at = 0;
+  std::string error;
+  bool too_large = false;
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool truth) override { return add(truth); }
+  bool number_integer(number_integer_t number) override { return add(number); }
+  bool number_unsigned(number_unsigned_t number) override { return add(number); }
+  bool number_float(number_float_t number, const string_t& digits) override {
+    if (digits.find_first_of(".eE") != digits.npos) return add(number);
+    return add(Json::binary({digits.begin(), digits.end()}));
+  }
+  bool string(string_t& text) override { return add(std::move(text)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return add(Json::object()); }
+  bool start_array(size_t) override { return add(Json::array()); }
+  bool key(string_t& name) override {
+    key_ = std::move(name);
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool end_array() override { return end_object(); }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& exception) override {
+    failed_at = position;
+    error = exception.what();
+    too_large = dynamic_cast<const Json::out_of_range*>(&exception) != nullptr;
+    return false;
+  }
+
+ private:
+  bool add(Json element) {
+    Json* place = &value;
+    if (!open_.empty()) place = open_.back()->is_array() ? &open_.back()->emplace_back() : &(*open_.back())[key_];
+    *place = std::move(element);
+    if (place->is_structured()) open_.push_back(place);
+    return true;
+  }
+
+  std::vector<Json*> open_;
+  std::string key_;
+};
+
 // The byte at which brackets get too deep, or npos. A record of nothing but brackets would take some 80 bytes of memory
 // for each.
 size_t find_too_deep(const std::string& text) {
@@ -54,7 +103,20 @@ std::string parse_reason(const std::string& message) {
 
 Json parse_embedded_json(const std::string& text) {
   if (find_too_deep(text) != std::string::npos) return Json(Json::value_t::discarded);
-  return Json::parse(text, nullptr, false);
+  ExactReader reader;
+  return Json::sax_parse(text, &reader) ? std::move(reader.value) : Json(Json::value_t::discarded);
+}
+
+std::string json_text(const Json& value, bool ascii) {
+  if (value.is_binary()) return {value.get_binary().begin(), value.get_binary().end()};
+  if (!value.is_structured()) return value.dump(-1, ' ', ascii, Json::error_handler_t::replace);
+  std::string text;
+  for (const auto& [name, element] : value.items()) {
+    if (!text.empty()) text += ',';
+    if (value.is_object()) text += json_text(name, ascii) + ':';
+    text += json_text(element, ascii);
+  }
+  return value.is_object() ? '{' + text + '}' : '[' + text + ']';
 }
 
 JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
@@ -67,13 +129,12 @@ JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std:
                      "more than " + std::to_string(kMaxDepth) + " brackets inside each other",
                      "correct the record, or set data.skip_bad");
   }
-  try {
-    object_ = Json::parse(raw.text);
-  } catch (const Json::parse_error& error) {
-    refuse_json(path, raw, error.byte == 0 ? 0 : error.byte - 1, parse_reason(error.what()));
-  } catch (const Json::out_of_range&) {
-    fail("has a number that is too large");
+  ExactReader reader;
+  if (!Json::sax_parse(raw.text, &reader)) {
+    if (reader.too_large) fail("has a number that is too large");
+    refuse_json(path, raw, reader.failed_at == 0 ? 0 : reader.failed_at - 1, parse_reason(reader.error));
   }
+  object_ = std::move(reader.value);
   if (!object_.is_object()) {
     fail(std::string("a record is a JSON object, this is ") + object_.type_name(),
          "a data file has one object a line or one array of objects");
@@ -149,7 +210,8 @@ void JsonRecord::fail(const std::string& reason, const std::string& remedy) cons
 }
 
 void JsonRecord::fail_type(const std::string& name, const Json& value, const std::string& expected) const {
-  fail("field \"" + name + "\" is " + value.type_name() + ", expected " + expected, "correct the record");
+  fail("field \"" + name + "\" is " + (value.is_binary() ? "number" : value.type_name()) + ", expected " + expected,
+       "correct the record");
 }
 
 }  // namespace nibble

@@ -13,8 +13,11 @@ namespace nibble {
 /// Keeps the order of the file's keys, which chat templates show.
 using Json = nlohmann::ordered_json;
 
-/// JSON that a record holds as a string; discarded (no object, array, ...) where it is not JSON or too deep.
+/// JSON that a record holds as a string; discarded (no object, array, ...) where it is not JSON or too deep. Here and
+/// in a JsonRecord an integer beyond 64 bits is binary: its digits.
 Json parse_embedded_json(const std::string& text);
+/// The text of such a value, integers with all their digits; with `ascii` in ASCII.
+std::string json_text(const Json& value, bool ascii = false);
 
 class JsonRecord {
  public:

@@ -87,7 +87,7 @@ bool same(const ChatMessage& a, const ChatMessage& b) {
 
 // Of messages as templates read them; in any order.
 bool same_fields(const std::string& a, const std::string& b) {
-  return a == b || nlohmann::json::parse(a, nullptr, false) == nlohmann::json::parse(b, nullptr, false);
+  return a == b || nlohmann::json(parse_embedded_json(a)) == nlohmann::json(parse_embedded_json(b));
 }
 
 // Takes what both begin with from them. Of text, a blank before the place where they part stays with them; of messages,
@@ -250,6 +250,7 @@ RenderedRecord render_answers(const JsonRecord& record, const std::vector<std::s
 }
 
 float read_value(const JsonRecord& record, const std::string& name, const Json& value) {
+  if (value.is_binary()) return read_value(record, name, Json::parse(json_text(value)));
   if (!value.is_number()) record.fail_type(name, value, "a number");
   const float number = value.get<float>();
   if (!std::isfinite(number)) {
@@ -283,8 +284,9 @@ RenderedRecord render_unpaired(const JsonRecord& record, const DataOptions& opti
   RenderedRecord answer = render_answers(record, {"completion"}, options, encoder);
   const Json* label = record.find(record.has("label") ? "label" : "kto_tag");
   if (!is_verdict(label)) {
-    record.fail(label == nullptr ? "has no \"label\"" : "has the label " + label->dump() + ", expected true or false",
-                "say whether the answer is a good one");
+    record.fail(
+        label == nullptr ? "has no \"label\"" : "has the label " + json_text(*label) + ", expected true or false",
+        "say whether the answer is a good one");
   }
   answer.values = {is_good(*label) ? 1.0f : 0.0f};
   return answer;

@@ -104,9 +104,16 @@ TEST(Rewards, CompareANumberOfTheRecordByAllItsDigits) {
   EXPECT_EQ(score("1e-05", "0.00001"), 1);
   EXPECT_EQ(score("1e-05", "-5"), 0);
   EXPECT_EQ(score("2.0", "2"), 1);
-  recipe.rewards = {{.type = RewardRecipe::Type::exact, .column = "answer"}};
-  const PromptRecord record{path, {R"({"prompt": "?", "answer": 2.0})", 1}};
-  EXPECT_EQ(Rewards(recipe).score({{.prompt = "?", .answer = "2.0", .ids = {}, .record = &record}})[0][0], 1);
+  const std::string given = R"(case "$l" in *'"answer":12345678901234567890123,'*) echo 3;; *) echo 2;; esac)";
+  recipe.rewards = {
+      {.type = RewardRecipe::Type::exact, .column = "answer"},
+      {.type = RewardRecipe::Type::command, .argv = {"/bin/sh", "-c", "while read -r l; do " + given + "; done"}}};
+  Rewards exact(recipe);
+  const PromptRecord whole{path, {R"({"prompt": "?", "answer": 12345678901234567890123})", 1}},
+      floating{path, {R"({"prompt": "?", "answer": 2.0})", 1}};
+  const auto scores = exact.score({{.prompt = "?", .answer = "12345678901234567890123", .ids = {}, .record = &whole},
+                                   {.prompt = "?", .answer = "2.0", .ids = {}, .record = &floating}});
+  EXPECT_EQ(scores, (std::vector<std::vector<double>>{{1, 1}, {3, 2}}));
 }
 
 TEST(Rewards, PatternsAreThoseOfPython) {

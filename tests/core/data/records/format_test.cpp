@@ -203,6 +203,27 @@ TEST(Format, ChatTakesReasoningAndCallsUnderTheirOlderNames) {
   }
 }
 
+TEST(Format, IntegersBeyond64BitsKeepAllTheirDigits) {
+  Conversation seen;
+  Encoder encoder = byte_encoder();
+  encoder.render_chat = [&](const Conversation& chat) {
+    seen = chat;
+    return RenderedChat{"a", {{0, 1}}};
+  };
+  const std::string numbers = R"({"a":100000000000000000000,"b":[-9223372036854775809,1e+20]})";
+  const std::string text = R"({\"a\": 100000000000000000000, \"b\": [-9223372036854775809, 1e20]})";
+  encode(R"({"chat_template_kwargs": )" + numbers + R"(, "tools": [)" + numbers + R"(], "documents": "[)" + text +
+             R"(]", "messages": [{"role": "assistant", "content": null, "function_call": {"name": "f", "x": )" +
+             numbers + "}}]}",
+         DataFormat::chat, {}, encoder);
+  const std::string call = R"({"name":"f","x":)" + numbers + "}";
+  EXPECT_EQ(seen.template_arguments, numbers);
+  EXPECT_EQ(seen.tools, "[" + numbers + "]");
+  EXPECT_EQ(seen.documents, "[" + numbers + "]");
+  EXPECT_EQ(seen.messages[0].tool_calls, R"([{"type":"function","function":)" + call + "}]");
+  EXPECT_EQ(seen.messages[0].json, R"({"role":"assistant","content":null,"function_call":)" + call + "}");
+}
+
 TEST(Format, AnAnswerOfWeightZeroIsContext) {
   EXPECT_EQ(shown(encode(R"({"messages": [{"role": "user", "content": "u", "loss_weight": 0.0},
                              {"role": "assistant", "content": "a", "weight": 0}, {"role": "user", "content": "v"},

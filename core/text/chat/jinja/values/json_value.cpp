@@ -46,13 +46,15 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     open_.pop_back();
     return add(std::move(list));
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    failed_at_ = position;
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    const bool too_large = dynamic_cast<const nlohmann::json::out_of_range*>(&error) != nullptr;
+    failed_ =
+        (too_large ? "has a number that is too large at byte " : "is not JSON at byte ") + std::to_string(position);
     return false;
   }
 
   const Value& result() const { return result_; }
-  size_t failed_at() const { return failed_at_; }
+  const std::string& failed() const { return failed_; }
   bool too_deep() const { return too_deep_; }
 
  private:
@@ -82,7 +84,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   std::vector<Open> open_;
   Value result_;
-  size_t failed_at_ = 0;
+  std::string failed_;
   bool too_deep_ = false;
 };
 
@@ -93,7 +95,7 @@ Value parse_json_value(std::string_view text, const std::string& place) {
   Builder builder;
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return builder.result();
   if (builder.too_deep()) throw InputError(place, "brackets are nested deeper than " + std::to_string(kMaxDepth));
-  throw InputError(place, "is not JSON at byte " + std::to_string(builder.failed_at()));
+  throw InputError(place, builder.failed());
 }
 
 }  // namespace nibble::jinja
