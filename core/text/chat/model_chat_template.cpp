@@ -1,6 +1,7 @@
 #include "nibble/core/text/chat/model_chat_template.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <utility>
@@ -53,6 +54,28 @@ TemplateRequest first_messages(const TemplateRequest& request, size_t count, boo
   first.messages = Value::list({all.begin(), all.begin() + static_cast<ptrdiff_t>(count)});
   first.add_generation_prompt = add_generation_prompt;
   return first;
+}
+
+// The same request with messages [0, first), [begin, end) and from `last` on alone.
+TemplateRequest shortened(const TemplateRequest& request, size_t first, size_t begin, size_t end, size_t last) {
+  TemplateRequest rest = request;
+  Items messages;
+  for (const auto& [from, to] : {std::pair{size_t{0}, first}, {begin, end}, {last, request.messages.items().size()}}) {
+    for (size_t k = from; k < to; ++k) messages.push_back(request.messages.items()[k]);
+  }
+  rest.messages = Value::list(std::move(messages));
+  return rest;
+}
+
+// Messages of `role` behind one of `before`, some way from each other.
+std::vector<size_t> turns(const Conversation& conversation, std::string_view before, std::string_view role) {
+  constexpr size_t kWay = 8;
+  std::vector<size_t> found;
+  for (size_t k = 1; k < conversation.messages.size(); ++k) {
+    const bool turn = conversation.messages[k - 1].role == before && conversation.messages[k].role == role;
+    if (turn && (found.empty() || k - found.back() >= kWay)) found.push_back(k);
+  }
+  return found;
 }
 
 // The same request with another message k.
@@ -160,9 +183,13 @@ RenderedChat ModelChatTemplate::render(const Conversation& conversation, bool ad
     chat.answers = std::move(*marked);
     return chat;
   }
-  for (size_t k = 0; k < conversation.messages.size(); ++k) {
-    const ChatMessage& message = conversation.messages[k];
-    if (message.role == "assistant" && message.train) chat.answers.push_back(find_answer(request, chat.text, k));
+  for (const Excerpt& part : excerpts(conversation, request, chat.text)) {
+    for (size_t k = part.begin; k < part.end; ++k) {
+      const ChatMessage& message = conversation.messages[k + part.skipped];
+      if (message.role != "assistant" || !message.train) continue;
+      const TextSpan answer = find_answer(part, k);
+      chat.answers.push_back({answer.begin + part.shift, answer.end + part.shift});
+    }
   }
   std::erase_if(chat.answers, [](const TextSpan& answer) { return answer.begin >= answer.end; });
   return chat;
@@ -176,12 +203,56 @@ std::optional<std::string> ModelChatTemplate::try_render(const TemplateRequest& 
   }
 }
 
-bool ModelChatTemplate::shows(const TemplateRequest& request, const std::string& text, size_t k,
-                              const Value& changed) const {
-  const TemplateRequest other = with_message(request, k, changed);
-  if (try_render(other) != text) return true;
+std::vector<ModelChatTemplate::Excerpt> ModelChatTemplate::excerpts(const Conversation& conversation,
+                                                                    const TemplateRequest& request,
+                                                                    const std::string& text) const {
+  constexpr size_t kShort = 64;
+  const size_t count = conversation.messages.size();
+  if (count > kShort) {
+    std::array<std::vector<size_t>, 2> cuts = {turns(conversation, "assistant", "user"),
+                                               turns(conversation, "tool", "assistant")};
+    if (cuts[1].size() > cuts[0].size()) std::swap(cuts[0], cuts[1]);
+    for (const std::vector<size_t>& of : cuts) {
+      if (std::vector<Excerpt> parts = cut_at(of, request, text); !parts.empty()) return parts;
+    }
+  }
+  return {{request, text, 0, count}};
+}
+
+std::vector<ModelChatTemplate::Excerpt> ModelChatTemplate::cut_at(const std::vector<size_t>& cuts,
+                                                                  const TemplateRequest& request,
+                                                                  const std::string& text) const {
+  if (cuts.size() < 3) return {};
+  const size_t first = cuts.front(), last = cuts.back();
+  const std::optional<std::string> ends = try_render(shortened(request, first, last, last, last));
+  if (!ends) return {};
+  std::vector<Excerpt> parts;
+  size_t head = ends->size();  // bytes that all begin with
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const size_t begin = cuts[i], end = cuts[i + 1], skipped = begin - first;
+    Excerpt part{shortened(request, first, begin, end, last), {}, first, end - skipped, skipped};
+    part.text = try_render(part.request).value_or("");
+    if (part.text.size() < ends->size()) return {};
+    head = std::min(head, static_cast<size_t>(std::ranges::mismatch(part.text, *ends).in1 - part.text.begin()));
+    parts.push_back(std::move(part));
+  }
+  parts.front().begin = 0;
+  parts.back().end = parts.back().request.messages.items().size();
+  const std::string_view tail = std::string_view(*ends).substr(head);
+  std::string joined = ends->substr(0, head);
+  for (Excerpt& part : parts) {
+    if (!part.text.ends_with(tail)) return {};
+    part.shift = joined.size() - head;
+    joined.append(part.text, head, part.text.size() - ends->size());
+  }
+  return joined.append(tail) == text ? parts : std::vector<Excerpt>();
+}
+
+bool ModelChatTemplate::shows(const Excerpt& part, size_t k, const Value& changed) const {
+  const TemplateRequest other = with_message(part.request, k, changed);
+  if (try_render(other) != part.text) return true;
   // Templates take thoughts out of earlier answers: what they show of the last message counts.
-  const std::optional<std::string> last = try_render(first_messages(request, k + 1, false));
+  const std::optional<std::string> last = try_render(first_messages(part.request, k + 1, false));
   return !last || try_render(first_messages(other, k + 1, false)) != last;
 }
 
@@ -197,27 +268,33 @@ std::vector<HiddenPart> ModelChatTemplate::hidden_parts(const Conversation& conv
     rest.*list = {};
     if (try_render(rest) == text) hidden.push_back({kind, 0});
   }
-  for (size_t k = 0; k < request.messages.items().size(); ++k) {
-    const Value& message = request.messages.items()[k];
-    const auto check = [&](HiddenPart::Kind kind, std::span<const std::string_view> names) {
-      if (has_any(message, names) && !shows(request, *text, k, without(message, names))) hidden.push_back({kind, k});
-    };
-    check(HiddenPart::Kind::tool_calls, kCallNames);
-    check(HiddenPart::Kind::reasoning, kReasoningNames);
-    if (has_any(message, kContentName) && !is_plainly_shown(conversation.messages[k], *text) &&
-        !shows(request, *text, k, with_other_words(request, k).messages.items()[k])) {
-      hidden.push_back({HiddenPart::Kind::message, k});
+  for (const Excerpt& part : excerpts(conversation, request, *text)) {
+    for (size_t k = part.begin; k < part.end; ++k) {
+      const Value& message = part.request.messages.items()[k];
+      const size_t number = k + part.skipped;
+      const auto check = [&](HiddenPart::Kind kind, std::span<const std::string_view> names) {
+        if (has_any(message, names) && !shows(part, k, without(message, names))) hidden.push_back({kind, number});
+      };
+      check(HiddenPart::Kind::tool_calls, kCallNames);
+      check(HiddenPart::Kind::reasoning, kReasoningNames);
+      if (has_any(message, kContentName) && !is_plainly_shown(conversation.messages[number], part.text) &&
+          !shows(part, k, with_other_words(part.request, k).messages.items()[k])) {
+        hidden.push_back({HiddenPart::Kind::message, number});
+      }
     }
   }
   return hidden;
 }
 
-TextSpan ModelChatTemplate::find_answer(const TemplateRequest& request, const std::string& text, size_t k) const {
+TextSpan ModelChatTemplate::find_answer(const Excerpt& part, size_t k) const {
+  const TemplateRequest& request = part.request;
+  const std::string& text = part.text;
   const TemplateRequest changed = with_other_words(request, k);
   const std::string other = try_render(changed).value_or("");
   const size_t words = other.find(kOtherWords);
   if (words == std::string::npos)
-    throw InputError("messages[" + std::to_string(k) + "]", "the chat template does not show this answer",
+    throw InputError("messages[" + std::to_string(k + part.skipped) + "]",
+                     "the chat template does not show this answer",
                      "give it \"weight\": 0, or choose another data.template");
   const size_t behind = other.size() - words - kOtherWords.size();
   const auto first_change =

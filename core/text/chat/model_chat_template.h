@@ -25,10 +25,23 @@ class ModelChatTemplate final : public ChatTemplate {
  private:
   /// The text, nullopt where the template refuses.
   std::optional<std::string> try_render(const TemplateRequest& request) const;
-  /// Whether `text`, that of `request`, is another with `changed` in the place of message k, or was when k was the
-  /// last.
-  bool shows(const TemplateRequest& request, const std::string& text, size_t k, const jinja::Value& changed) const;
-  TextSpan find_answer(const TemplateRequest& request, const std::string& text, size_t message) const;
+  /// A conversation, or its first and last messages with some from between them: messages [begin, end) of `request` are
+  /// looked at, and are `skipped` messages and `shift` bytes further on in the whole.
+  struct Excerpt {
+    TemplateRequest request;
+    std::string text;
+    size_t begin = 0, end = 0, skipped = 0, shift = 0;
+  };
+  /// Excerpts of a long conversation that look at each message once: the work on them grows with their number. Their
+  /// texts give `text`; where none do so, and of a short conversation, the only excerpt is the whole.
+  std::vector<Excerpt> excerpts(const Conversation& conversation, const TemplateRequest& request,
+                                const std::string& text) const;
+  /// Those between messages `cuts`; none where their texts do not give `text`.
+  std::vector<Excerpt> cut_at(const std::vector<size_t>& cuts, const TemplateRequest& request,
+                              const std::string& text) const;
+  /// Whether the text of `part` is another with `changed` in the place of message k, or was when k was the last.
+  bool shows(const Excerpt& part, size_t k, const jinja::Value& changed) const;
+  TextSpan find_answer(const Excerpt& part, size_t k) const;
 
   ModelTemplates templates_;
 };

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <filesystem>
+
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/tests/assets.h"
@@ -66,6 +69,61 @@ TEST(ModelChatTemplate, TrainsTheMarkOfATurnThatIsNotTheLast) {
       "{% for m in messages %}{% if m.role != 'tool' %}<|{{ m.role }}|>\n{% endif %}{{ m.content }}"
       "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
   EXPECT_EQ(answers(model_template(bare).render(conversation)), Texts{"Hello!"}) << "no mark, but what a tool says";
+}
+
+// Many turns, every other one with a tool's help.
+Conversation of_turns(size_t turns, bool tools) {
+  Conversation conversation{{{"system", "Be brief."}}, ""};
+  for (size_t k = 0; k < turns; ++k) {
+    const std::string n = std::to_string(k);
+    conversation.messages.push_back({"user", "question " + n});
+    if (tools && k % 2 == 1) {
+      const std::string calls = R"([{"type": "function", "function": {"name": "f", "arguments": {"n": )" + n + "}}}]";
+      conversation.messages.push_back({"assistant", "", calls});
+      conversation.messages.push_back({"tool", "result " + n});
+    }
+    conversation.messages.push_back({"assistant", "answer " + n, "", "", k % 3 != 0});
+  }
+  return conversation;
+}
+
+// From 64 messages on they are looked for in excerpts.
+TEST(ModelChatTemplate, FindsTheAnswersOfLongConversationsWhereThoseOfShortOnesAre) {
+  size_t compared = 0;
+  for (const auto& file : std::filesystem::directory_iterator(test::data_path("templates"))) {
+    if (file.path().extension() != ".jinja") continue;
+    const ModelChatTemplate chat = model_template(read_text_file(file.path()));
+    for (const bool tools : {false, true}) {
+      RenderedChat longer, shorter;
+      try {
+        longer = chat.render(of_turns(60, tools));
+        shorter = chat.render(of_turns(tools ? 20 : 31, tools));
+      } catch (const InputError&) {
+        continue;  // has no system messages or tools
+      }
+      const ptrdiff_t count = std::ssize(shorter.answers) - 2;  // the last may end otherwise
+      ASSERT_GT(count, 10) << file;
+      EXPECT_TRUE(std::equal(shorter.answers.begin(), shorter.answers.begin() + count, longer.answers.begin())) << file;
+      const Texts all = answers(longer);
+      EXPECT_EQ(all.size(), tools ? 30 + 40 : 40) << file;
+      EXPECT_NE(all.back().find("answer 59"), std::string::npos) << file;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 8U);
+}
+
+TEST(ModelChatTemplate, TimeToFindAnswersGrowsAsTheConversation) {
+  const ModelChatTemplate chat = model_template(read_text_file(test::data_path("templates/tools.jinja")));
+  const auto ticks = [&](size_t turns) {
+    const Conversation conversation = of_turns(turns, true);
+    const std::clock_t start = std::clock();
+    chat.render(conversation);
+    chat.hidden_parts(conversation);
+    return static_cast<double>(std::clock() - start);
+  };
+  const double few = ticks(100), many = ticks(400);
+  EXPECT_LT(many, 8 * few) << "4 times the work, not 16 times";
 }
 
 TEST(ModelChatTemplate, AnEmptyListOfToolsIsAsTransformersGivesIt) {
