@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kLargestInteger = int64_t{1} << 53;
 
 std::string shortened(const Json& value) {
+  const double number = value.is_number_float() ? value.get<double>() : 0;
+  if (!std::isfinite(number)) return std::isnan(number) ? ".nan" : number < 0 ? "-.inf" : ".inf";  // as YAML has them
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 60) text = text.substr(0, 57) + "...";
   return text;

@@ -4,8 +4,10 @@
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "nibble/core/base/error.h"
 
@@ -17,20 +19,29 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMostValues = 100000;
 
-template <typename T>
-bool read_whole(std::string_view text, T& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+template <typename T, typename... Base>
+bool read_whole(std::string_view text, T& number, Base... base) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base...);
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// As YAML 1.2's core schema has them.
 Json plain_scalar(const std::string& text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
   if (text == "false" || text == "False" || text == "FALSE") return false;
-  std::string_view digits = text;
-  if (digits.starts_with('+')) digits.remove_prefix(1);
-  if (digits.find_first_not_of("0123456789+-.eE") != std::string_view::npos) return text;
+  const bool negative = text.starts_with('-'), has_sign = negative || text.starts_with('+');
+  std::string_view digits = std::string_view(text).substr(has_sign ? 1 : 0);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (digits == ".inf" || digits == ".Inf" || digits == ".INF") return negative ? -kInfinity : kInfinity;
+  if (text == ".nan" || text == ".NaN" || text == ".NAN") return std::numeric_limits<double>::quiet_NaN();
   int64_t whole = 0;
+  for (const auto& [prefix, base] : {std::pair{"0x", 16}, {"0o", 8}}) {
+    if (text.starts_with(prefix) && text.find('-') == text.npos && read_whole(digits.substr(2), whole, base))
+      return whole;
+  }
+  if (digits.starts_with('-') || digits.find_first_not_of("0123456789+-.eE") != digits.npos) return text;
+  if (negative) digits = text;
   double number = 0;
   if (read_whole(digits, whole)) return whole;
   if (read_whole(digits, number)) return number;

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
@@ -23,6 +25,15 @@ TEST(Yaml, ScalarsAreWhatTheyLookLikeUnlessTheyAreQuoted) {
       read("a: \"1\"\nb: 'true'\nc: yes\nd: 10min\ne: 1.2.3\nf: .*proj\ng: '~'\nh: 2024-01-01\n"),
       Json::parse(R"({"a":"1","b":"true","c":"yes","d":"10min","e":"1.2.3","f":".*proj","g":"~","h":"2024-01-01"})"));
   EXPECT_EQ(read("a: |\n  two\n  lines\n"), Json::parse(R"({"a":"two\nlines\n"})"));
+}
+
+TEST(Yaml, NumbersAreThoseOfTheCoreSchemaOf12) {
+  EXPECT_EQ(read("[0x10, 0o10, 0xfF, 010, +7, -7, 1., .5, -.5e+1]").dump(), "[16,8,255,10,7,-7,1.0,0.5,-5.0]");
+  EXPECT_EQ(read("[-0x10, 0x, 0o8, 0x-1, 0X10, +-1, --1, 0b1, +.nan, .iNf, inf, '.inf', 1_000]").dump(),
+            R"(["-0x10","0x","0o8","0x-1","0X10","+-1","--1","0b1","+.nan",".iNf","inf",".inf","1_000"])");
+  const double inf = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(read("[.inf, +.Inf, -.INF]").get<std::vector<double>>(), (std::vector<double>{inf, inf, -inf}));
+  for (const Json& nan : read("[.nan, .NaN, .NAN]")) EXPECT_TRUE(std::isnan(nan.get<double>()));
 }
 
 TEST(Yaml, ListsMappingsAndAliasesBecomeJsonInTheirOrder) {
