@@ -101,6 +101,7 @@ class DatasetBuilder {
   void count_bad(const InputError& failure);
   bool fits(const std::string& place, EncodedRecord& encoded);
   void count_preferences(const std::vector<EncodedRecord>& samples);
+  uint32_t count_trained(const EncodedRecord& sample) const;
   void store(const EncodedRecord& encoded, uint32_t source);
 
   const DataOptions& options_;
@@ -223,8 +224,7 @@ void DatasetBuilder::add(const std::string& place, Outcome outcome, uint32_t sou
     ++counts.dropped_long;
     return;
   }
-  if (format_ != DataFormat::prompts &&
-      !std::ranges::all_of(samples, [](const EncodedRecord& sample) { return trained_tokens(sample) > 0; })) {
+  if (!std::ranges::all_of(samples, [&](const EncodedRecord& sample) { return count_trained(sample) > 0; })) {
     ++counts.dropped_untrained;
     return;
   }
@@ -283,13 +283,19 @@ bool DatasetBuilder::fits(const std::string& place, EncodedRecord& encoded) {
   return true;
 }
 
+uint32_t DatasetBuilder::count_trained(const EncodedRecord& sample) const {
+  const bool answered_later = format_ == DataFormat::prompts;
+  const bool scored = format_ == DataFormat::labeled && !sample.ids.empty();  // its last token
+  return answered_later ? 1 : std::max(trained_tokens(sample), uint32_t{scored});
+}
+
 void DatasetBuilder::store(const EncodedRecord& encoded, uint32_t source) {
   SampleRow row;
   row.length = static_cast<uint32_t>(encoded.ids.size());
   row.source = static_cast<uint16_t>(source);
   row.whole = encoded.whole;
   row.record = static_cast<uint32_t>(report().records - 1);
-  row.trained = format_ == DataFormat::prompts ? 1 : trained_tokens(encoded);  // the answers that it will get
+  row.trained = count_trained(encoded);
   row.values = static_cast<uint16_t>(encoded.values.size()) & SampleRow::kMostValues;
   std::vector<int32_t> codes(encoded.ids.size());
   for (size_t t = 0; t < codes.size(); ++t) {

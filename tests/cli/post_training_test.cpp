@@ -200,6 +200,9 @@ TEST_F(PostTraining, ScoresOfPairsHaveAccuracyAndMargin) {
     right += pair["chosen"] > pair["rejected"];
   }
   EXPECT_THAT(output.text, ContainsRegex("accuracy [0-9.]+% \\(" + std::to_string(right) + " of 2\\), mean margin "));
+  test::write_bytes(root_ / "one.jsonl", R"({"input_ids": [5], "label": 1})");
+  const CommandOutput one = run("score --model runs --data one.jsonl --format labeled --out s.jsonl");
+  EXPECT_EQ(one.code, 0) << one.text;
 }
 
 TEST_F(PostTraining, AJudgeThatCannotJudgeIsNamedWithItsKeyBeforeTheRun) {

@@ -167,6 +167,17 @@ TEST(Dataset, ADocumentIsNoRecordOfWhatIsCompared) {
   }
 }
 
+// Nothing is predicted in it, but its last token is scored.
+TEST(Dataset, ATextOfOneTokenHasALabel) {
+  Files files;
+  DataOptions options;
+  options.format = DataFormat::labeled;
+  const Dataset dataset = load(files.write("d.jsonl", R"({"input_ids": [5], "label": 1})"), options);
+  ASSERT_EQ(dataset.size(), 1);
+  EXPECT_EQ(dataset.info(0).trained, 1U);
+  EXPECT_EQ(dataset.report().dropped_untrained, 0);
+}
+
 TEST(Dataset, AnEmptyAnswerIsOneInEveryFormat) {
   Files files;
   const auto empty = [&](const std::string& name, std::string line) {
