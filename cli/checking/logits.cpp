@@ -1,7 +1,9 @@
 // nibble logits: the logits of given token ids, as an .npy file.
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 
 #include "nibble/cli/command_line/model_flags.h"
 #include "nibble/cli/commands.h"
@@ -18,11 +20,29 @@ namespace {
 struct LogitsFlags {
   ModelFlags model;
   std::string ids, out;
+  std::vector<int64_t> lengths;
 };
 
 bool is_logits(const std::filesystem::path& file) {
   const Tensor array = read_npy(file);
   return array.dtype() == DType::f32 && array.rank() == 3;
+}
+
+// The documents of a row; the whole row where no lengths are given.
+std::vector<Sample> documents(const std::vector<int32_t>& row, std::vector<int64_t> lengths) {
+  const int64_t length = std::ssize(row);
+  if (lengths.empty()) lengths = {length};
+  const auto fits = [&](int64_t one) { return one >= 1 && one <= length; };
+  if (!std::ranges::all_of(lengths, fits) || std::reduce(lengths.begin(), lengths.end()) != length) {
+    throw UsageError("the documents do not fill rows of " + std::to_string(length) + " ids",
+                     "give lengths from 1 on that add up to " + std::to_string(length), "--lengths");
+  }
+  std::vector<Sample> samples;
+  for (auto begin = row.begin(); const int64_t one : lengths) {
+    samples.push_back({.ids = {begin, begin + one}});
+    begin += one;
+  }
+  return samples;
 }
 
 void require_finite(Decoder& decoder, const Tensor& logits, int64_t position, const std::string& of) {
@@ -35,15 +55,15 @@ void run(const LogitsFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
   require_own_file(flags.out, is_logits, "nibble logits");
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
+  documents(rows.front(), flags.lengths);  // refuses them before the model is opened
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
   const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().vocab_size;
   NpyWriter out(flags.out, {static_cast<int64_t>(rows.size()), length, vocabulary}, DType::f32);
   for (size_t row = 0; row < rows.size(); ++row) {
-    const Sample sample{.ids = rows[row]};
     const std::string of = rows.size() > 1 ? " of row " + std::to_string(row) : "";
-    const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+    const Batch batch = make_batch(documents(rows[row], flags.lengths), rank.context().pool);
     decoder.logits(batch, step, [&](int64_t position, const Tensor& logits) {
       require_finite(decoder, logits, position, of);
       out.append(logits);
@@ -60,6 +80,10 @@ void add_logits_command(Command& nibble) {
   command.group(kCheckingTools);
   add_model_flags(command, flags->model);
   command.option("--ids", flags->ids, "Token ids: FILE.npy [B, T], or a list 1,403,407").required();
+  command
+      .option("--lengths", flags->lengths,
+              "Each row is packed documents of these lengths, 5,3 of 8 ids (default: one document)")
+      .comma_separated();
   command.option("--out", flags->out, "Result, FILE.npy").required().not_empty();
   command.footer("Example: nibble logits --model llama --ids 1,403,407 --out logits.npy");
   command.run([flags] { run(*flags); });

@@ -11,7 +11,9 @@
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
+#include "nibble/core/text/unicode/utf8.h"
 
 namespace nibble::cli {
 
@@ -85,6 +87,10 @@ void run(const TokenizeOptions& options) {
     std::cout << (options.as_json ? json_line({{"text", text}}) : for_stream(stdout, text)) << '\n';
   } else {
     const std::string text = options.file.empty() ? options.text : read_text_file(options.file, kMaxTextFile);
+    const std::string place = options.file.empty() ? "--text" : options.file;
+    const auto other = first_invalid_utf8(text) < text.size() ? mistaken_file(text) : std::nullopt;
+    if (other) throw InputError(place, other->reason, other->remedy);
+    require_utf8(text, place);
     print_ids(tokenizer->encode(text, !options.no_special), options, *tokenizer);
   }
   std::cout.flush();

@@ -101,6 +101,7 @@ template Argument Command::option(const std::string&, uint64_t&, const std::stri
 template Argument Command::option(const std::string&, float&, const std::string&);
 template Argument Command::option(const std::string&, double&, const std::string&);
 template Argument Command::option(const std::string&, std::vector<std::string>&, const std::string&);
+template Argument Command::option(const std::string&, std::vector<int64_t>&, const std::string&);
 template Argument Command::option(const std::string&, std::vector<double>&, const std::string&);
 
 Argument Command::option(const std::string& name, const std::function<void(const std::string&)>& take,

@@ -57,7 +57,7 @@ class Command {
   void require_subcommand();
 
   /// `name` is "--flag" or, for a positional argument, "name". T: std::string, int, int64_t, uint64_t, float, double,
-  /// std::vector<std::string>, std::vector<double>.
+  /// std::vector<std::string>, std::vector<int64_t>, std::vector<double>.
   template <typename T>
   Argument option(const std::string& name, T& target, const std::string& help);
   /// Calls `take` with the value while the command line is read; `take` may throw nibble's errors.

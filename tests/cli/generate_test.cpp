@@ -1,5 +1,8 @@
-// Which tokens nibble generate and nibble chat draw.
+// Which tokens nibble generate and nibble chat draw, their logits, and what nibble tokenize takes.
 
+#include <gmock/gmock.h>
+
+#include "nibble/core/io/npy.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/cli/small_model.h"
 #include "nibble/tests/cli/word_tokenizer.h"
@@ -7,7 +10,43 @@
 namespace nibble {
 namespace {
 
-class Generate : public test::SmallModel {};
+using ::testing::HasSubstr;
+
+class Generate : public test::SmallModel {
+ protected:
+  std::vector<float> logits(const std::string& words) {
+    const CommandOutput output = run("logits --model me/small --compute-dtype f32 --out l.npy --ids " + words);
+    EXPECT_EQ(output.code, 0) << output.text;
+    const Tensor read = read_npy(root_ / "l.npy");
+    return {read.data<const float>(), read.data<const float>() + read.numel()};
+  }
+};
+
+TEST_F(Generate, LogitsOfPackedDocumentsAreThoseOfEach) {
+  const std::vector<float> first = logits("1,4,5"), second = logits("9,2"), packed = logits("1,4,5,9,2 --lengths 3,2");
+  ASSERT_EQ(packed.size(), first.size() + second.size());
+  for (size_t i = 0; i < packed.size(); ++i) {
+    EXPECT_NEAR(packed[i], i < first.size() ? first[i] : second[i - first.size()], 1e-5) << i;
+  }
+  EXPECT_GT(std::abs(logits("1,4,5,9,2").back() - packed.back()), 1e-3) << "a document of its own";
+  for (const char* lengths : {"3", "3,3", "5,0", "-1,6", "9223372036854775807,1"}) {
+    const CommandOutput refused =
+        run("logits --model me/small --out l.npy --ids 1,4,5,9,2 --lengths=" + std::string(lengths));
+    EXPECT_EQ(refused.code, 2) << lengths;
+    EXPECT_THAT(refused.text, HasSubstr("--lengths: the documents do not fill rows of 5 ids")) << lengths;
+  }
+}
+
+TEST_F(Generate, TokenizeNamesTheFileThatIsNoUtf8) {
+  test::write_bytes(root_ / "a.txt", std::string("\xff\xfeh\0i\0", 6));
+  test::write_bytes(root_ / "b.txt", "caf\xe9");
+  const CommandOutput wide = run("tokenize --model me/small --file a.txt"),
+                      latin = run("tokenize --model me/small --file b.txt");
+  EXPECT_EQ(wide.code, 3);
+  EXPECT_EQ(wide.text, "error: a.txt: is UTF-16; save it as UTF-8\n");
+  EXPECT_EQ(latin.code, 3);
+  EXPECT_THAT(latin.text, HasSubstr("error: b.txt: "));
+}
 
 // Models have more rows than their tokenizers ids, for the sake of speed.
 TEST_F(Generate, TextHasOnlyTokensThatTheTokenizerKnows) {
