@@ -51,16 +51,19 @@ class LayerFilter {
       patterns_.emplace_back("(?:^|.*?\\.)" + pattern + "\\.(\\d+)\\.");
     }
   }
-  bool holds(const std::string& module) const {
-    if (!indices_ || indices_->empty()) return true;
+  /// -1 where it is in none.
+  int64_t layer_of(const std::string& module) const {
+    int64_t index = -1;
     for (const PythonRegex& pattern : patterns_) {
       const std::optional<std::string> digits = pattern.first_group(module);
       if (!digits) continue;
-      int64_t index = -1;
       std::from_chars(digits->data(), digits->data() + digits->size(), index);
-      return std::find(indices_->begin(), indices_->end(), index) != indices_->end();
+      break;
     }
-    return false;
+    return index;
+  }
+  bool holds(const std::string& module) const {
+    return !indices_ || indices_->empty() || std::ranges::count(*indices_, layer_of(module)) > 0;
   }
 
  private:
@@ -180,6 +183,11 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   if (!options.exclude_modules.pattern.empty() &&
       std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return excluded.matches(module); })) {
     found.unmatched_entries.push_back("exclude_modules \"" + options.exclude_modules.pattern + "\"");
+  }
+  for (const int64_t layer : options.layers_to_transform.value_or(std::vector<int64_t>())) {
+    const auto is_there = [&](const std::string& module) { return layers.layer_of(module) == layer; };
+    if (std::ranges::none_of(found.modules, is_there))
+      found.unmatched_entries.push_back("layers_to_transform " + std::to_string(layer));
   }
   add_unmatched(options.rank_pattern, "rank_pattern", tensors, found);
   add_unmatched(options.alpha_pattern, "alpha_pattern", tensors, found);

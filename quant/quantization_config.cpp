@@ -1,9 +1,11 @@
 #include "nibble/quant/quantization_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
+#include "nibble/core/text/matching/nearest_part.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -146,11 +148,23 @@ SkipRule::SkipRule(const std::optional<std::vector<std::string>>& skip_modules,
   }
 }
 
+bool SkipRule::Entry::skips(const std::string& module) const {
+  return module.ends_with(suffix) || pattern.matches_start(module);
+}
+
 bool SkipRule::skips(const std::string& module) const {
+  return std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.skips(module); });
+}
+
+void SkipRule::require_used(std::span<const std::string> modules, const std::string& key) const {
   for (const Entry& entry : entries_) {
-    if (module.ends_with(entry.suffix) || entry.pattern.matches_start(module)) return true;
+    const bool is_name = entry.suffix.find_first_of("*+?[](){}|^$\\") == entry.suffix.npos;
+    if (!is_name || std::ranges::any_of(modules, [&](const std::string& module) { return entry.skips(module); }))
+      continue;
+    const std::string near = nearest_part(entry.suffix, modules);
+    throw UsageError("\"" + entry.suffix + "\" is no module of the model",
+                     near.empty() ? "name one, such as " + modules.back() : "did you mean " + near + "?", key);
   }
-  return false;
 }
 
 }  // namespace nibble

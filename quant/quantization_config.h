@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,15 @@ class SkipRule {
   SkipRule(const std::optional<std::vector<std::string>>& skip_modules,
            const std::vector<std::string>& default_modules);
   bool skips(const std::string& module) const;
+  /// Throws UsageError, of `key`, for a name that skips none of all modules. Expressions may be those of several
+  /// models.
+  void require_used(std::span<const std::string> modules, const std::string& key) const;
 
  private:
   struct Entry {
     std::string suffix;
     PythonRegex pattern;
+    bool skips(const std::string& module) const;
   };
   std::vector<Entry> entries_;
 };

@@ -1,6 +1,7 @@
 #include "nibble/quant/quantize_model.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -108,6 +109,9 @@ class ModelQuantizer {
       }
     }
     const SkipRule skip(options_.skip_modules, {config.names.head});
+    std::vector<std::string> modules = {config.names.head};
+    std::ranges::transform(checkpoint_.names(), std::back_inserter(modules), module_of_weight);
+    skip.require_used(modules, "--skip");
     for (const auto& [weight, linear] : linears_of(config, checkpoint_, rank)) {
       // bitsandbytes in Transformers leaves weights that modules share as they are.
       if (skip.skips(module_of_weight(weight)) || first_layer_of_block(config, weight) >= 0) continue;

@@ -12,6 +12,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
@@ -23,6 +24,7 @@
 #include "nibble/parallel/tensor/tensor_shard.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/load_quantized.h"
+#include "nibble/quant/quantization_config.h"
 #include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/models/continued_adapter.h"
 #include "nibble/recipes/models/tokenizers.h"
@@ -231,6 +233,19 @@ void check_spread_experts(const DecoderConfig& config, const AdapterPlan& plan, 
   }
 }
 
+// Entries that fit no module would skip nothing.
+void check_skipped(const ModelRecipe& base, const DecoderConfig& config) {
+  if (!base.quantize || !base.skip_modules) return;
+  std::vector<std::string> modules = {config.names.head, kScoreHead};
+  LocalRank rank;
+  Decoder model = plan_decoder(config, rank.context());
+  model.visit_linears([&](Linear& linear) { modules.push_back(linear.name()); });
+  model.visit([&](const Parameter& parameter) { modules.push_back(module_of_weight(parameter.name)); });
+  const CheckpointDir checkpoint(base.path);
+  for (const std::string& tensor : checkpoint.names()) modules.push_back(module_of_weight(tensor));
+  SkipRule(base.skip_modules, {}).require_used(modules, "model.skip_modules");
+}
+
 }  // namespace
 
 void check_experts(const Recipe& recipe, const DecoderConfig& config) {
@@ -249,6 +264,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
   config.check_stages(!split.stages);
   if (split.tensor) tensor_shard(config, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be
   check_experts(recipe, config);
+  check_skipped(recipe.model, config);
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   const DecoderConfig base = config;

@@ -112,6 +112,8 @@ TEST(TargetModules, LayersSelectTheFirstNumberOfThePath) {
   options.layers_pattern = {"h"};
   EXPECT_THROW(match(options), UsageError);
   options.layers_pattern.clear();
+  options.layers_to_transform = {{0, 99}};
+  EXPECT_THAT(match(options).unmatched_entries, ElementsAre("layers_to_transform 99"));
   options.layers_to_transform = {{99}};
   EXPECT_THROW(match(options), UsageError);
   options.layers_to_transform = std::vector<int64_t>{};

@@ -316,6 +316,33 @@ TEST_F(WrongModel, QuantizedByOthers) {
   expect(found(), 3, {"the model is quantized by awq"});
 }
 
+// They would have no effect.
+TEST_F(WrongModel, NamesThatFitNothing) {
+  found();
+  const auto run = [&](const std::string& words, int code, const std::string& part) {
+    const test::CommandOutput output = test::output_of("cd " + directory_.path().string() + " && OMP_NUM_THREADS=1 " +
+                                                       kProgram + " " + words + " 2>&1");
+    EXPECT_EQ(output.code, code) << output.text;
+    EXPECT_NE(output.text.find(part), std::string::npos) << output.text;
+  };
+  run("quantize --model model --out q --skip down_prjo", 2,
+      "error: --skip: \"down_prjo\" is no module of the model; did you mean down_proj?\n");
+  const std::string skips = " r.json adapter.r=2 model.quantize=nf4 model.skip_modules=";
+  for (const char* command : {"validate", "plan", "train"}) {
+    run(command + skips + "[lm_head,nothing]", 2,
+        "error: model.skip_modules: \"nothing\" is no module of the model; name one, such as ");
+  }
+  run("validate" + skips + "[lm_head,score,model.layers.1,up_proj]", 0, "");
+  run("train r.json train.steps=1 adapter.r=2 optimizer.no_decay=[lora_Bs]", 2,
+      "error: optimizer.no_decay: \"lora_Bs\" fits no tensor that is trained; did you mean lora_B?\n");
+  run("train r.json train.steps=1 adapter.r=2 optimizer.no_decay=[lora_B,bias]", 0,
+      "note: optimizer.no_decay: \"bias\" fits no tensor that is trained\n");
+  run("validate r.json adapter.target_modules=[q_proj] adapter.layers_to_transform=[0,99]", 0,
+      "note: these fit no module: layers_to_transform 99\n");
+  run("validate r.json adapter.exclude_modules=all-linear adapter.r=2", 0,
+      "note: these fit no module: exclude_modules \"all-linear\"\n");
+}
+
 TEST_F(WrongModel, SamplesLongerThanTheModelWasMadeForAreWarnedOf) {
   std::string words;
   for (int i = 0; i < 900; ++i) words += "dog ";

@@ -126,6 +126,14 @@ TEST_F(QuantizeModel, SkippedModulesStayAsTheyAreAndAreWrittenDown) {
             nlohmann::json({"lm_head", "model.layers.1", "down_proj"}));
 }
 
+TEST_F(QuantizeModel, ModulesToSkipThatAreNotThereAreRefused) {
+  options.skip_modules = {"lm_head", "down_prj"};
+  EXPECT_THAT(test::error_of<UsageError>([&] {
+                quantize_model(test::data_path("stories-llama"), directory / "out", options, rank.context());
+              }),
+              testing::HasSubstr("--skip: \"down_prj\" is no module of the model; did you mean down_proj?"));
+}
+
 // Transformers would put its Linears in 4 bits.
 TEST_F(QuantizeModel, TheTowersOfAModelStayAsTheyAreAndAreWrittenDown) {
   const nlohmann::json text = {
