@@ -103,7 +103,9 @@ std::vector<float> rope_frequencies(const RopeConfig& config, int64_t length) {
   const std::optional<YarnRamp> ramp =
       config.scaling == RopeScaling::yarn ? std::make_optional<YarnRamp>(config) : std::nullopt;
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    double frequency = std::pow(base, -2.0 * static_cast<double>(i) / size);
+    // Rounded as Transformers' float32 has it: a last bit is 1e-4 of an angle after a thousand positions.
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(size);
+    double frequency = 1 / std::pow(static_cast<float>(base), exponent);
     if (config.scaling == RopeScaling::linear) frequency /= config.factor;
     if (config.scaling == RopeScaling::proportional) {
       frequency = 2 * static_cast<int64_t>(i) < config.turned ? frequency / config.factor : 0;
