@@ -84,8 +84,10 @@ class Planner {
     const ExpertTargets experts = match_target_parameters(config, options_, plan_.linears);
     TargetModules found;
     if (options_.target_parameters.empty() || !options_.target_modules.empty()) {
+      std::vector<std::string> tensors = experts.tensors;
+      for (const std::string& router : experts.routers) tensors.push_back(router + ".weight");
       found = match_target_modules(modules_to_choose(config, options_, plan_.linears), config.names.head,
-                                   config.model_type, options_, embeddings_, experts.tensors);
+                                   config.model_type, options_, embeddings_, tensors);
     }
     if (!experts.routers.empty()) {  // in their place among the modules
       std::set<std::string> all(found.modules.begin(), found.modules.end());

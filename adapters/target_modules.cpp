@@ -78,14 +78,21 @@ std::vector<PythonRegex> saved_modules(const AdapterOptions& options) {
   return result;
 }
 
+/// What rank_pattern and alpha_pattern are compared with: of a router that is adapted as a tensor the tensor.
+std::string pattern_name(const AdapterOptions& options, const std::string& module) {
+  const std::string tensor = module + ".weight";
+  const auto names_it = [&](const std::string& entry) { return is_named(tensor, entry); };
+  return std::ranges::any_of(options.target_parameters, names_it) ? tensor : module;
+}
+
 /// A key of rank_pattern or alpha_pattern.
 PythonRegex pattern_regex(const std::string& key) { return PythonRegex("(.*\\.)?(" + key + ")$"); }
 
 template <typename Value>
 const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<std::string, Value>>& patterns,
-                                                  const std::string& module) {
+                                                  const std::string& name) {
   for (const auto& entry : patterns) {
-    if (pattern_regex(entry.first).matches_start(module)) return &entry;
+    if (pattern_regex(entry.first).matches_start(name)) return &entry;
   }
   return nullptr;
 }
@@ -195,15 +202,16 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
 }
 
 int64_t rank_of(const AdapterOptions& options, const std::string& module) {
-  const auto* entry = find_pattern(options.rank_pattern, module);
+  const auto* entry = find_pattern(options.rank_pattern, pattern_name(options, module));
   return entry ? entry->second : options.r;
 }
 
 // PEFT makes the modules by the config and then finds that the tensors do not fit; alpha / r would be another number.
 void check_rank(const AdapterOptions& options, const std::string& module, int64_t r, const std::string& file) {
   bool matched = false;
+  const std::string name = pattern_name(options, module);
   for (const auto& [key, value] : options.rank_pattern) {
-    if (!pattern_regex(key).matches_start(module)) continue;
+    if (!pattern_regex(key).matches_start(name)) continue;
     if (value == r) return;
     matched = true;
   }
@@ -215,7 +223,7 @@ void check_rank(const AdapterOptions& options, const std::string& module, int64_
 }
 
 double alpha_of(const AdapterOptions& options, const std::string& module) {
-  const auto* entry = find_pattern(options.alpha_pattern, module);
+  const auto* entry = find_pattern(options.alpha_pattern, pattern_name(options, module));
   return entry ? entry->second : options.lora_alpha;
 }
 

@@ -36,7 +36,8 @@ inline bool is_named(const std::string& path, const std::string& name) {
   return path == name || path.ends_with("." + name);
 }
 
-/// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value.
+/// r and lora_alpha of one module: the first key of the pattern that matches its path, else the general value. Of a
+/// router in target_parameters ("gate.weight") the tensor's path counts, as in PEFT.
 int64_t rank_of(const AdapterOptions& options, const std::string& module);
 double alpha_of(const AdapterOptions& options, const std::string& module);
 /// Throws InputError, of `file`, for a rank of its factors that the options cannot mean: they mean the number beside

@@ -1,6 +1,7 @@
 #include "nibble/adapters/peft/adapter_names.h"
 
 #include <cctype>
+#include <cstring>
 
 #include "nibble/adapters/peft/stored_tables.h"
 
@@ -31,7 +32,28 @@ bool is_of_all_experts(const std::string& name, const DecoderConfig& config) {
   return at != std::string::npos && std::isdigit(static_cast<unsigned char>(name[at + module.size()])) == 0;
 }
 
-// Everything that names modules by their paths or the ends of these; `renamed` takes what ends in a dot.
+// How an expression begins that is no longer a plain name: "model\\.layers\\.", or "^model.layers.".
+struct PlainBegin {
+  std::string name;  // without backslashes and ^
+  size_t length;     // in the expression
+};
+
+PlainBegin plain_begin(const std::string& expression) {
+  PlainBegin begin{"", expression.starts_with('^') ? size_t{1} : size_t{0}};
+  while (begin.length < expression.size()) {
+    const bool escaped = expression.compare(begin.length, 2, "\\.") == 0;
+    const size_t next = begin.length + (escaped ? 2 : 1);
+    const char c = escaped ? '.' : expression[begin.length];
+    const bool repeats = next < expression.size() && std::strchr("*+?{", expression[next]) != nullptr;
+    if (repeats || (c != '.' && c != '_' && std::isalnum(static_cast<unsigned char>(c)) == 0)) break;
+    begin.name += c;
+    begin.length = next;
+  }
+  return begin;
+}
+
+// Everything that names modules by their paths or the ends of these, expressions too where they begin with a name;
+// `renamed` takes what ends in a dot.
 template <typename Renamed>
 AdapterOptions with_names(AdapterOptions options, const Renamed& renamed) {
   const auto rename = [&](std::string& name) {
@@ -41,8 +63,21 @@ AdapterOptions with_names(AdapterOptions options, const Renamed& renamed) {
   for (auto* names : {&options.target_modules.names, &options.exclude_modules.names, &options.modules_to_save}) {
     for (std::string& name : *names) rename(name);
   }
-  for (auto& [key, value] : options.rank_pattern) rename(key);
-  for (auto& [key, value] : options.alpha_pattern) rename(key);
+  const auto rename_begin = [&](std::string& expression) {
+    const PlainBegin begin = plain_begin(expression);
+    std::string name = begin.name;
+    begin.length == expression.size() ? rename(name) : void(name = renamed(name));
+    if (name == begin.name) return;
+    const bool escapes = expression.substr(0, begin.length).find('\\') != std::string::npos;
+    std::string text = expression.starts_with('^') ? "^" : "";
+    for (const char c : name) text += c == '.' && escapes ? "\\." : std::string(1, c);
+    expression.replace(0, begin.length, text);
+  };
+  for (auto& [key, value] : options.rank_pattern) rename_begin(key);
+  for (auto& [key, value] : options.alpha_pattern) rename_begin(key);
+  for (auto* selector : {&options.target_modules, &options.exclude_modules}) {
+    if (!selector->pattern.empty() && !selector->all_linear()) rename_begin(selector->pattern);
+  }
   for (auto& [key, value] : options.trainable_token_indices) rename(key);
   return options;
 }

@@ -170,6 +170,19 @@ TEST(TargetModules, PatternsOfRankAndAlphaTakeTheFirstKeyThatMatchesTheEnd) {
   EXPECT_EQ(lora_scaling(options, "model.layers.1.self_attn.k_proj", 4), 4);
 }
 
+// As PEFT: it is no module there.
+TEST(TargetModules, PatternsMeanTheTensorOfARouterThatIsATarget) {
+  AdapterOptions options;
+  options.alpha_pattern = {{"gate", 7}, {"gate.weight", 5}};
+  options.rank_pattern = {{"gate.weight", 3}};
+  EXPECT_EQ(alpha_of(options, "model.layers.0.mlp.gate"), 7);
+  options.target_parameters = {"gate.weight"};
+  EXPECT_EQ(alpha_of(options, "model.layers.0.mlp.gate"), 5);
+  EXPECT_EQ(rank_of(options, "model.layers.0.mlp.gate"), 3);
+  EXPECT_NO_THROW(check_rank(options, "model.layers.0.mlp.gate", 3, "file"));
+  EXPECT_THROW(check_rank(options, "model.layers.0.mlp.gate", options.r, "file"), InputError);
+}
+
 TEST(TargetModules, NamesAreShortWhenTheySayTheSame) {
   AdapterOptions options = with_pattern("all-linear");
   const std::vector<std::string> all = llama();

@@ -26,6 +26,23 @@ TEST(AdapterNames, BeginOtherwiseInTheFilesAndInPeft) {
   EXPECT_EQ(in_peft_names(stored, config).alpha_pattern, options.alpha_pattern);
 }
 
+TEST(AdapterNames, BeginOtherwiseInExpressionsToo) {
+  DecoderConfig config;
+  config.file_prefix = "model.language_model.";
+  config.adapter_prefix = "model.";
+  AdapterOptions options;
+  options.alpha_pattern = {{"model\\.layers\\.1\\..*", 3}, {"^model.layers.(1|2).mlp", 4}, {".*model", 5}, {"q_.*", 6}};
+  options.exclude_modules.pattern = "model\\.layers\\.\\d+\\.mlp\\.up_proj";
+  const AdapterOptions stored = in_file_names(options, config);
+  EXPECT_EQ(stored.alpha_pattern[0].first, "model\\.language_model\\.layers\\.1\\..*");
+  EXPECT_EQ(stored.alpha_pattern[1].first, "^model.language_model.layers.(1|2).mlp");
+  EXPECT_EQ(stored.alpha_pattern[2].first, ".*model");
+  EXPECT_EQ(stored.alpha_pattern[3].first, "q_.*");
+  EXPECT_EQ(stored.exclude_modules.pattern, "model\\.language_model\\.layers\\.\\d+\\.mlp\\.up_proj");
+  EXPECT_EQ(in_peft_names(stored, config).alpha_pattern[0], options.alpha_pattern[0]);
+  EXPECT_EQ(in_peft_names(stored, config).exclude_modules.pattern, options.exclude_modules.pattern);
+}
+
 // As in Kimi Linear, whose files have "block_sparse_moe" for all of "mlp" but the tensors of all experts.
 TEST(AdapterNames, OfTensorsOfAllExpertsAreKept) {
   DecoderConfig config;
