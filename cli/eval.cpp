@@ -90,7 +90,7 @@ void check_format(const EvalFlags& flags) {
 }
 
 // How --answer compares; nothing where all tokens count.
-std::optional<AnswerComparison> comparison_of(const EvalFlags& flags, const Tokenizer& tokenizer) {
+std::optional<AnswerComparison> comparison_of(const EvalFlags& flags, const Tokenizer* tokenizer) {
   if ((flags.answer == "regex") == flags.pattern.empty()) {
     throw UsageError("--answer regex and --pattern go together", "write --answer regex --pattern '#### (.*)'");
   }
@@ -98,7 +98,7 @@ std::optional<AnswerComparison> comparison_of(const EvalFlags& flags, const Toke
   const AnswerRule rule = flags.answer == "number"  ? AnswerRule::number()
                           : flags.answer == "regex" ? AnswerRule::regex(flags.pattern)
                                                     : AnswerRule::last_line();
-  return AnswerComparison{rule, tokenizer, flags.max_new_tokens};
+  return AnswerComparison{rule, *tokenizer, flags.max_new_tokens};
 }
 
 void run(EvalFlags flags) {
@@ -123,8 +123,8 @@ void run(EvalFlags flags) {
   check_data_options(flags.data);
   for (const std::string& note : split_notes(flags.data.train, DataSplit::eval)) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.data.chat_template);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text.tokenizer);
-  const std::optional<AnswerComparison> comparison = comparison_of(flags, *tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer = flags.answer == "all" ? nullptr : load_tokenizer(text.tokenizer);
+  const std::optional<AnswerComparison> comparison = comparison_of(flags, tokenizer.get());
   flags.data.chat_template = text.chat_template;  // as in the training, for prompts and answers too
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());

@@ -82,6 +82,15 @@ TEST_F(Eval, FieldsSayWhatTheFilesCallThem) {
               HasSubstr("run/model: has no score head that would say how many labels there are; name a reward model"));
 }
 
+TEST_F(Eval, IdsNeedNoTokenizer) {
+  ASSERT_EQ(run("init --config config.json --out bare").code, 0);
+  ASSERT_FALSE(exists(root_ / "bare/tokenizer.json"));
+  test::write_bytes(root_ / "ids.jsonl", R"({"input_ids": [5, 6, 7, 8], "labels": [5, 6, 7, 8]})");
+  const CommandOutput output = run("eval --model bare --data ids.jsonl");
+  EXPECT_EQ(output.code, 0) << output.text;
+  EXPECT_EQ(run("eval --model bare --data ids.jsonl --exact-match --answer number").code, 3);
+}
+
 // Good and bad answers have no loss in common that would say something.
 TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   const std::string good = R"(" It is\n#### 7")", bad = R"(" Here it is")", begin = R"({"prompt": "What?", "chosen": )";
