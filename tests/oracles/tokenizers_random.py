@@ -192,7 +192,7 @@ def compare_sentencepiece(directory, model, texts, r):
 def sentencepiece_model(r, corpus, folder):
     (folder / "corpus.txt").write_text("\n".join(c.replace("\n", " ").replace("\x00", "") for c in corpus))
     kind = r.choice(["bpe", "unigram", "unigram", "char", "word"])
-    options = dict(model_type=kind, vocab_size=r.choice([2500, 4000]), character_coverage=r.choice([0.9, 0.95]), hard_vocab_limit=False,
+    options = dict(model_type=kind, vocab_size=r.choice([2500, 4000]), character_coverage=r.choice([0.98, 0.995]), hard_vocab_limit=False,
                    byte_fallback=r.random() < 0.5, add_dummy_prefix=r.random() < 0.7, remove_extra_whitespaces=r.random() < 0.6,
                    normalization_rule_name=r.choice(["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]),
                    split_digits=r.random() < 0.4, treat_whitespace_as_suffix=r.random() < 0.2, allow_whitespace_only_pieces=r.random() < 0.4,
