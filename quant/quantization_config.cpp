@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
-#include "nibble/core/text/matching/nearest_part.h"
+#include "nibble/core/text/matching/nearest.h"
 #include "nibble/quant/tables.h"
 
 namespace nibble {
@@ -67,6 +69,17 @@ void check_fp8_blocks(const nlohmann::json& stored, const std::string& place) {
   const nlohmann::json blocks = stored.value("weight_block_size", nlohmann::json());
   if (blocks.is_null() || blocks == nlohmann::json{kFp8Block, kFp8Block}) return;
   throw InputError(place, std::string(kKey) + ".weight_block_size is not [128, 128]", "use the model in bf16");
+}
+
+/// The nearest of the parts between the dots of these paths, numbers left out.
+std::string nearest_part(std::string_view word, std::span<const std::string> paths) {
+  std::set<std::string> parts;
+  for (const std::string& path : paths) {
+    std::istringstream rest(path);
+    for (std::string part; std::getline(rest, part, '.');) parts.insert(part);
+  }
+  std::erase_if(parts, [](const std::string& part) { return part.find_first_not_of("0123456789") == part.npos; });
+  return nearest(word, {parts.begin(), parts.end()});
 }
 
 }  // namespace

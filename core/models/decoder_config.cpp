@@ -414,15 +414,6 @@ bool DecoderConfig::cache_holds(int64_t before, int64_t after) const {
   });
 }
 
-namespace {
-
-bool holds_weights(const std::filesystem::path& directory) {
-  const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
-  return has("model.safetensors") || has("model.safetensors.index.json");
-}
-
-}  // namespace
-
 DecoderConfig with_score_head(DecoderConfig config, int64_t labels, bool in_files) {
   config.score_labels = labels;
   if (!in_files) config.replaced_head = config.names.head;

@@ -241,8 +241,10 @@ void check_skipped(const ModelRecipe& base, const DecoderConfig& config) {
   Decoder model = plan_decoder(config, rank.context());
   model.visit_linears([&](Linear& linear) { modules.push_back(linear.name()); });
   model.visit([&](const Parameter& parameter) { modules.push_back(module_of_weight(parameter.name)); });
-  const CheckpointDir checkpoint(base.path);
-  for (const std::string& tensor : checkpoint.names()) modules.push_back(module_of_weight(tensor));
+  if (holds_weights(base.path)) {
+    const CheckpointDir checkpoint(base.path);
+    for (const std::string& tensor : checkpoint.names()) modules.push_back(module_of_weight(tensor));
+  }
   SkipRule(base.skip_modules, {}).require_used(modules, "model.skip_modules");
 }
 

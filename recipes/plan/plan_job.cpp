@@ -10,6 +10,7 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/data/records/record_reader.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"
@@ -49,9 +50,7 @@ class StoredBase {
     }
     const fs::path directory = base.path;
     if (!look || base.path.empty() || !fs::is_directory(directory)) return;
-    if (fs::exists(directory / "model.safetensors") || fs::exists(directory / "model.safetensors.index.json")) {
-      checkpoint_.emplace(directory);
-    }
+    if (holds_weights(directory)) checkpoint_.emplace(directory);
     const std::string place = (directory / "config.json").string();
     const nlohmann::json stored = parse_json(read_text_file(place), place, kModelConfigJson);
     for (const char* key : {"dtype", "torch_dtype"}) {

@@ -8,10 +8,8 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
-#include "nibble/core/formatting/joined.h"
 #include "nibble/core/models/nonfinite.h"
 #include "nibble/core/ops/cpu/peak_flops.h"
-#include "nibble/core/text/matching/nearest_part.h"
 #include "nibble/core/train/telemetry/trace_hooks.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
 #include "nibble/parallel/plan/memory.h"
@@ -71,25 +69,14 @@ std::vector<Parameter*> parameters_of(const ParallelModel& parallel, ValueModel*
 }
 
 // Patterns may be those of several models; where none fits a tensor that any rank trains, they are a slip.
-void check_no_decay(const Optimizer& optimizer, Communicator& ranks, const Observer& observer) {
-  std::vector<std::string> names;
-  for (const Parameter* parameter : optimizer.parameters()) names.push_back(parameter->name);
+void warn_of_no_decay(const Optimizer& optimizer, Communicator& ranks, const Observer& observer) {
   const std::vector<std::string>& patterns = optimizer.options().no_decay;
-  std::vector<std::string> unused;
-  for (const std::string& pattern : patterns) {
-    const auto fits = [&](const std::string& name) { return name_matches(pattern, name); };
-    const auto fitting = static_cast<double>(std::ranges::count_if(names, fits));
-    if (ranks.all_reduce_sum("check no_decay", fitting) == 0) unused.push_back(pattern);
-  }
-  if (unused.empty()) return;
-  const std::string reason =
-      "\"" + joined(unused, "\", \"") + (unused.size() == 1 ? "\" fits" : "\" fit") + " no tensor that is trained";
-  if (unused.size() == patterns.size()) {
-    const std::string near = nearest_part(unused.front(), names);
-    throw UsageError(reason, near.empty() ? "leave it out, or give a part of a name" : "did you mean " + near + "?",
-                     "optimizer.no_decay");
-  }
-  if (ranks.rank() == 0) observer.message("note: optimizer.no_decay: " + reason);
+  const auto fits = [&](const Parameter* parameter) {
+    return std::ranges::any_of(patterns, [&](const auto& pattern) { return name_matches(pattern, parameter->name); });
+  };
+  const auto fitting = static_cast<double>(std::ranges::count_if(optimizer.parameters(), fits));
+  if (patterns.empty() || ranks.all_reduce_sum("check no_decay", fitting) > 0 || ranks.rank() != 0) return;
+  observer.message("warning: optimizer.no_decay fits no tensor that is trained");
 }
 
 }  // namespace
@@ -141,7 +128,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   } else {
     run.set_slicers(parallel.slicer(), parallel.written_slicer());
   }
-  check_no_decay(impl_->optimizer, rank.comm, observer);
+  warn_of_no_decay(impl_->optimizer, rank.comm, observer);
   run.restore(impl_->optimizer);
   parallel.share_values();
   if (value) value->share_values();

@@ -103,6 +103,10 @@ fs::path follow_links_within(const fs::path& file, const std::vector<fs::path>& 
                    "put the file itself there, or name the directory it is in");
 }
 
+bool holds_weights(const fs::path& directory) {
+  return fs::exists(directory / kSingle) || fs::exists(directory / kIndex);
+}
+
 CheckpointDir::CheckpointDir(const fs::path& directory, std::vector<fs::path> roots)
     : directory_(directory), roots_(link_roots(directory)) {
   if (!fs::is_directory(directory)) {

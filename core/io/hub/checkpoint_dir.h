@@ -11,6 +11,9 @@
 
 namespace nibble {
 
+/// Whether a directory has the files of which CheckpointDir needs one.
+bool holds_weights(const std::filesystem::path& directory);
+
 /// The weights of a directory: `model.safetensors`, or the shards that `model.safetensors.index.json` lists. All
 /// headers are read and checked when it is opened; weights are mapped, not read.
 ///
