@@ -338,7 +338,12 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   // mpiexec.hydra says 0 now and then where ranks that were told to save have ended with 75.
   if (code == 0 && signals > 0 && talk.stopped()) code = 75;
   if (code == 0 && talk.failed()) code = 76;
-  if (code == 0 || (code == 75 && signals > 0)) std::exit(code);
+  if (code == 0) std::exit(code);
+  const auto end_stopped = [](bool says_so) {
+    if (says_so) std::fprintf(stderr, "stopped; %s\n", kGoesOn);
+    std::exit(75);
+  };
+  if (code == 75 && signals > 0) end_stopped(!talk.stopped());  // what ranks say of it may be lost with mpirun
   rlimit files{};
   if (talk.met_file_limit() && !talk.failed() && getrlimit(RLIMIT_FSIZE, &files) == 0) {
     throw IoError("mpirun", "needs larger files than the limit of " + bytes_text(static_cast<double>(files.rlim_cur)),
@@ -351,8 +356,7 @@ void launch(const std::vector<std::string>& words, bool everywhere) {
   if (talk.failed()) std::exit(code);  // a rank has said why
   // A rank that was told while MPI began left the others, and mpirun, in it; or mpirun was ended, however it took it.
   if (mpirun_was_ended() || (lingered && signals > 0)) {
-    if (lingered || !talk.stopped()) std::fprintf(stderr, "stopped; %s\n", kGoesOn);
-    std::exit(75);
+    end_stopped(lingered || !talk.stopped());
   }
   if (lingered) throw CommError("", "a rank on this host was lost, and mpirun did not end", kGoesOn);
   if (WIFSIGNALED(status)) {
