@@ -162,6 +162,17 @@ TEST(DecoderConfig, StretchedRopesAreRead) {
   EXPECT_THAT(error(phi), AllOf(HasSubstr("rope_scaling.long_factor"), HasSubstr("5 entries for 4 pairs")));
 }
 
+// By torch 2.15 in float32: 1.0 / (10000.0 ** (torch.arange(0, 80, 2).float() / 80)); 23 and 39 are not the nearest.
+TEST(DecoderConfig, FrequenciesAreRoundedAsInTransformers) {
+  RopeConfig rope;
+  rope.base = 10000;
+  rope.size = 80;
+  const std::vector<float> found = rope_frequencies(rope);
+  const std::pair<size_t, float> expected[] = {
+      {1, 0x1.96b23p-1f}, {5, 0x1.43d136p-2f}, {11, 0x1.455b5ap-4f}, {23, 0x1.487546p-8f}, {39, 0x1.080408p-13f}};
+  for (const auto& [i, value] : expected) EXPECT_EQ(found.at(i), value) << i;
+}
+
 TEST(DecoderConfig, LayersMayDifferInRope) {
   json gemma = llama();
   gemma["model_type"] = "gemma3_text";
