@@ -11,6 +11,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/formatting/readable.h"
+#include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/shared_modules.h"
 
@@ -168,13 +169,22 @@ std::string stored_rows_name(const TrainedTokens& tokens) {
   return token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size());
 }
 
+/// Whether PEFT has no such tensor: one of a single expert, or of a router that Transformers calls otherwise.
+bool is_ours_alone(const std::string& parameter, const DecoderConfig& config) {
+  if (!config.experts) return false;
+  const ExpertNames& names = config.names.block.experts;
+  const bool other_router = names.router != names.peft_router && is_named(module_of(parameter), names.router);
+  return other_router || expert_of(config, parameter).has_value();
+}
+
 /// The file has what its options name beside factors. Biases of `bias` may lack, as in files of earlier versions of
 /// PEFT.
-void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan) {
+void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan, const DecoderConfig& config) {
   const auto check = [&](const std::string& name, const std::string& key) {
     if (adapter.find(name)) return;
     throw InputError(adapter.file(), "has no " + name + ", which " + key + " in adapter_config.json names",
-                     "the file is incomplete: save the adapter again");
+                     is_ours_alone(name, config) ? "what PEFT saves there is not read: train target_parameters"
+                                                 : "the file is incomplete: save the adapter again");
   };
   for (const auto& [parameter, name] : plan.fully_trained) {
     const auto names_it = [&, path = parameter](const auto& entry) { return names_module_of(entry, path); };
@@ -273,6 +283,12 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& aske
   planner.set_modules(std::move(found.modules));
   planner.set_expert_tensors(planner.matched_expert_tensors());
   planner.add_note(untouched_experts_note(config, options));
+  const auto is_ours = [&](const auto& trained) { return is_ours_alone(trained.first, config); };
+  if (std::ranges::any_of(planner.plan().fully_trained, is_ours)) {
+    planner.add_note(
+        "experts and routers in modules_to_save are read by nibble alone, as PEFT has one tensor of all experts; both "
+        "read adapter.target_parameters");
+  }
   if (!found.unmatched_entries.empty()) {
     planner.plan().notes.push_back("these fit no module: " + listed(found.unmatched_entries));
   }
@@ -285,7 +301,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   grown.vocab_size = rows_needed(adapter, config);
   Planner planner(grown, adapter.options, split);
   planner.set_modules(stored_modules(adapter, planner));
-  check_complete(adapter, planner.plan());
+  check_complete(adapter, planner.plan(), grown);
   set_tables(adapter, planner);
   planner.set_expert_tensors(expert_tensors_of(grown, adapter, planner.plan().linears));
   note_leftovers(adapter, planner);
@@ -299,7 +315,7 @@ AdapterPlan plan_merge(const DecoderConfig& config, PeftAdapter adapter) {
   Planner planner(grown, adapter.options, whole);
   std::erase_if(adapter.options.modules_to_save, [&](const std::string& entry) { return !planner.has_module(entry); });
   planner.set_modules(stored_modules(adapter, planner));
-  check_complete(adapter, planner.plan());
+  check_complete(adapter, planner.plan(), grown);
   set_tables(adapter, planner);
   return planner.plan();
 }
