@@ -125,6 +125,15 @@ def train(model, ids, labels):
     return losses
 
 
+def all_linear(model):
+    """But what PEFT refuses to adapt there."""
+    if model.config.model_type not in ("falcon_h1", "nemotron_h"):
+        return "all-linear"
+    head = model.get_output_embeddings()
+    names = {name.split(".")[-1] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m is not head}
+    return sorted(names - {"out_proj"})
+
+
 def adapt(model, seed, r=4, targets="all-linear"):
     lora = peft.LoraConfig(r=r, lora_alpha=8, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, lora).eval()
@@ -173,7 +182,7 @@ def make_case(folder, name, family, seed, small=False):
         record["lora_loss"], _, grads, _, _ = measure(adapted, ids, labels, lambda n: n.replace(".default", ""), new)
         save_file({k: v.contiguous() for k, v in grads.items()}, folder / "lora_grads.safetensors")
     if not small:
-        adapted = adapt(model, r.randrange(1 << 30))
+        adapted = adapt(model, r.randrange(1 << 30), targets=all_linear(model))
         adapted.save_pretrained(folder / "lora")
         (folder / "lora/README.md").unlink(missing_ok=True)
         plain = lambda n: n.replace(".default", "")
