@@ -284,6 +284,17 @@ class Signals(RolloutTest):
                     shutil.rmtree(self.folder / "whole")
                 shutil.rmtree(self.folder / "out")
 
+    def test_a_run_that_a_sweep_tells_to_stop_before_it_listens_is_stopped(self):
+        begun, script = self.folder / "begun", self.folder / "program"
+        script.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 1000000\n")
+        script.chmod(0o755)
+        sweep = self.start("sweep", self.recipe(steps=2), "optimizer.lr=1e-3,1e-4", env={"NIBBLE_PROGRAM": str(script)})
+        self.wait_until(lambda: begun.exists() or sweep.poll() is not None)
+        sweep.send_signal(signal.SIGTERM)
+        self.assertEqual(sweep.wait(program.LIMIT), 75, self.errors())
+        self.assertIn("1/2 lr=1e-3 stopped", self.errors())
+        self.assertNotIn("failed", self.errors())
+
     def test_a_sweep_on_a_terminal_shows_the_steps_of_its_run_and_the_time_left(self):
         ours, terminal = pty.openpty()
         self.addCleanup(os.close, ours)
