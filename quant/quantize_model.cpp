@@ -14,6 +14,7 @@
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/nonfinite.h"
 #include "nibble/core/models/shared_modules.h"
+#include "nibble/core/models/tensor_source.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/quantization_config.h"
 
@@ -93,7 +94,7 @@ void for_pieces(const Tensor& stored, const LinearPlace& place, int64_t block_si
 class ModelQuantizer {
  public:
   ModelQuantizer(const fs::path& model, const QuantizeModelOptions& options, RankContext& rank)
-      : checkpoint_(model), options_(options), pool_(rank.pool) {
+      : checkpoint_(open_checkpoint(model)), options_(options), pool_(rank.pool) {
     const std::string place = (model / "config.json").string();
     config_json_ = parse_json(checkpoint_.config_text(), place, kModelConfigJson);
     if (read_quantization_config(config_json_, place)) {

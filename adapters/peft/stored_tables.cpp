@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "nibble/adapters/target_modules.h"
+#include "nibble/core/models/resize.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
@@ -45,6 +46,7 @@ int64_t rows_needed(const PeftAdapter& adapter, const DecoderConfig& config) {
       if (id >= 0 && id < kMostRows) needed = std::max(needed, id + 1);
     }
   }
+  check_growth(config, needed);
   return needed;
 }
 

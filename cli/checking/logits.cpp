@@ -59,7 +59,7 @@ void run(const LogitsFlags& flags) {
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
   const StepContext step{.rank = rank.context(), .compute_dtype = flags.model.base.dtype()};
-  const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().vocab_size;
+  const int64_t length = static_cast<int64_t>(rows.front().size()), vocabulary = decoder.config().head_rows();
   NpyWriter out(flags.out, {static_cast<int64_t>(rows.size()), length, vocabulary}, DType::f32);
   for (size_t row = 0; row < rows.size(); ++row) {
     const std::string of = rows.size() > 1 ? " of row " + std::to_string(row) : "";

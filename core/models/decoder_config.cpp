@@ -277,12 +277,13 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place, const 
   } else {
     config.names.block.experts.peft_translates = false;  // PEFT goes by model_type
   }
-  config.towers = {"model.vision_tower.", "model.multi_modal_projector.",
-                   "model.visual.",       "model.vision_model.",
-                   "model.audio_tower.",  "model.embed_vision.",
-                   "model.embed_audio.",  "mtp.",
-                   "vision_tower.",       "mm_projector.",
-                   "model.mm_projector."};
+  config.towers = {"model.vision_tower.",   "model.multi_modal_projector.",
+                   "model.visual.",         "model.vision_model.",
+                   "model.audio_tower.",    "model.embed_vision.",
+                   "model.embed_audio.",    "mtp.",
+                   "vision_tower.",         "mm_projector.",
+                   "model.mm_projector.",   "model.vision_tokenizer.",
+                   "model.audio_tokenizer."};
   return config;
 }
 
@@ -398,6 +399,11 @@ void DecoderConfig::use_experts(int64_t l) {
 int64_t DecoderConfig::position_limit() const {
   if (longest_text > 0) return longest_text;
   return names.positions.empty() ? std::numeric_limits<int32_t>::max() : max_positions;
+}
+
+int64_t DecoderConfig::head_rows() const {
+  if (score_labels > 0) return score_labels;
+  return output_vocab_size > 0 ? std::min(output_vocab_size, vocab_size) : vocab_size;
 }
 
 bool DecoderConfig::documents_may_share() const {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/nn/block.h"
 #include "nibble/core/nn/feed_forward/experts_config.h"
 #include "nibble/core/nn/feed_forward/router_balance.h"
@@ -162,13 +163,15 @@ struct DecoderConfig {
   std::string file_prefix, adapter_prefix;
   std::vector<std::pair<std::string, std::string>> adapter_names;  ///< the same for what stands within a name
 
-  std::optional<ExpertsConfig> experts;  ///< of the layers that have them, see use_experts()
-  float router_aux_loss_coef = 0;        ///< of RouterBalance in the loss, 0 = off
+  std::optional<ExpertsConfig> experts;    ///< of the layers that have them, see use_experts()
+  float router_aux_loss_coef = 0;          ///< of RouterBalance in the loss, 0 = off
+  std::vector<FusedTensor> fused_tensors;  ///< that the files have, and which modules' they are
   std::string passed_over;         ///< what of the layers has this in its name is not looked at either; empty = nothing
   int64_t longest_text = 0;        ///< tokens of a document that can be computed; 0 = any number
   int64_t layers_passed_over = 0;  ///< in the files behind the last one: they predict tokens after the next
 
-  int64_t score_labels = 0;   ///< rows of a score head in the place of the head, see with_score_head(); 0 = none
+  int64_t output_vocab_size = 0;  ///< tokens that the head has rows for, the first of V; 0 = all (Apertus 1.5)
+  int64_t score_labels = 0;       ///< rows of a score head in the place of the head, see with_score_head(); 0 = none
   std::string replaced_head;  ///< names.head of files that have no score head: a new one takes its place; empty: none
   std::string problem_type;   ///< of a score head, as config.json has it; empty: the labels tell
   int32_t pad_id = -1;        ///< -1 = none
@@ -189,8 +192,8 @@ struct DecoderConfig {
   std::optional<RouterBalance> router_balance() const;
   /// Layer l has `experts` instead of an MLP.
   void use_experts(int64_t l);
-  /// Rows of the head: tokens, or labels.
-  int64_t head_rows() const { return score_labels > 0 ? score_labels : vocab_size; }
+  /// Rows of the head: tokens it can give, or labels.
+  int64_t head_rows() const;
   /// Positions below this can be computed; learned ones end, others do not.
   int64_t position_limit() const;
   /// Whether documents that share a beginning (ops::AttentionSpan) have the results of whole ones: where all layers

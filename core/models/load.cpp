@@ -218,8 +218,9 @@ std::shared_ptr<Parameter> random_parameter(const DecoderConfig& config, uint64_
 
 Decoder load_decoder(const std::filesystem::path& directory, RankContext& rank, const LoadOptions& options) {
   const MemoryPool::Use use(rank.pool, MemoryUse::base);
-  const CheckpointDir checkpoint(directory);
+  CheckpointDir checkpoint(directory);
   const DecoderConfig config = options.config ? *options.config : read_decoder_config(directory);
+  checkpoint.split(config.fused_tensors);
   Loader loader(checkpoint, config, rank);
   const ParameterMaker parameter = [&](const std::string& name, const Shape& shape) {
     return loader.parameter(name, shape);

@@ -54,6 +54,13 @@ Tensor mean_row(int64_t count, DType dtype, const std::function<Tensor(int64_t, 
   return row;
 }
 
+void check_growth(const DecoderConfig& config, int64_t rows) {
+  if (config.output_vocab_size == 0 || rows <= config.vocab_size) return;
+  throw UsageError("the head has rows for " + std::to_string(config.output_vocab_size) + " of the " +
+                       std::to_string(config.vocab_size) + " tokens, and further ones get none",
+                   "use the model's own tokenizer, without added tokens");
+}
+
 void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
   const int64_t old = decoder.config().vocab_size;
   if (rows == old) return;
@@ -61,6 +68,7 @@ void resize_vocabulary(Decoder& decoder, int64_t rows, RankContext& rank) {
     throw UsageError("the vocabulary cannot shrink from " + std::to_string(old) + " to " + std::to_string(rows),
                      "leave the embedding as it is; it may be larger than the tokenizer");
   }
+  check_growth(decoder.config(), rows);
   if (decoder.sharding()) {
     throw UsageError("further tokens need full tables, which parallel.tensor shards",
                      "use parallel.shard or parallel.pipeline", "parallel.tensor");

@@ -19,6 +19,12 @@ bool is_buffer(const std::string& name, const Tensor& tensor) {
 
 }  // namespace
 
+CheckpointDir open_checkpoint(const std::filesystem::path& directory) {
+  CheckpointDir checkpoint(directory);
+  checkpoint.split(read_decoder_config(directory).fused_tensors);
+  return checkpoint;
+}
+
 DecoderConfig decoder_config_of(const TensorSource& source) {
   const std::string place = (source.directory / "config.json").string();
   return parse_decoder_config(source.config, place, [&](const std::string& tensor) {

@@ -19,6 +19,9 @@ struct TensorSource {
   std::function<Tensor(const std::string& name, int64_t begin, int64_t end, MemoryPool& pool)> rows;
 };
 
+/// The checkpoint of a model, where parts stand for tensors that are several modules' (DecoderConfig::fused_tensors).
+CheckpointDir open_checkpoint(const std::filesystem::path& directory);
+
 /// What its config.json and the names of its tensors say.
 DecoderConfig decoder_config_of(const TensorSource& source);
 

@@ -128,7 +128,7 @@ MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
   const std::string path = base_path(request);
   guard_output(request.out, {request.adapter, path});
-  const CheckpointDir checkpoint(path);
+  const CheckpointDir checkpoint = open_checkpoint(path);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);
   const auto quantization =
       read_quantization_config(parse_json(base.config, path + "/config.json", kModelConfigJson), path + "/config.json");

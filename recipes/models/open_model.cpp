@@ -12,12 +12,12 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
-#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
 #include "nibble/core/models/load.h"
+#include "nibble/core/models/tensor_source.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/int8/int8_product.h"
 #include "nibble/parallel/experts/expert_parallel.h"
@@ -36,7 +36,7 @@ namespace {
 // The weights of a 16- or 32-bit directory as they were before they were quantized on the way.
 OriginalWeight original_weights(const ModelRecipe& base, RankContext& rank) {
   if (!base.quantize) return {};
-  const auto checkpoint = std::make_shared<CheckpointDir>(base.path);
+  const auto checkpoint = std::make_shared<CheckpointDir>(open_checkpoint(base.path));
   const DecoderConfig config = read_decoder_config(base.path);
   return [checkpoint, turned = config.transposed_linears, head = config.names.head, &rank](const std::string& module) {
     const Tensor stored = read_plain(*checkpoint, stored_weight_name(*checkpoint, module + ".weight"), rank.pool);
@@ -242,7 +242,7 @@ void check_skipped(const ModelRecipe& base, const DecoderConfig& config) {
   model.visit_linears([&](Linear& linear) { modules.push_back(linear.name()); });
   model.visit([&](const Parameter& parameter) { modules.push_back(module_of_weight(parameter.name)); });
   if (holds_weights(base.path)) {
-    const CheckpointDir checkpoint(base.path);
+    const CheckpointDir checkpoint = open_checkpoint(base.path);
     for (const std::string& tensor : checkpoint.names()) modules.push_back(module_of_weight(tensor));
   }
   SkipRule(base.skip_modules, {}).require_used(modules, "model.skip_modules");

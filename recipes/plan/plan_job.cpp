@@ -10,12 +10,12 @@
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/peft/peft_directory.h"
 #include "nibble/core/data/records/record_reader.h"
-#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/shared_modules.h"
+#include "nibble/core/models/tensor_source.h"
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/quant/bnb_layout.h"
 #include "nibble/quant/codec.h"
@@ -50,7 +50,7 @@ class StoredBase {
     }
     const fs::path directory = base.path;
     if (!look || base.path.empty() || !fs::is_directory(directory)) return;
-    if (holds_weights(directory)) checkpoint_.emplace(directory);
+    if (holds_weights(directory)) checkpoint_.emplace(open_checkpoint(directory));
     const std::string place = (directory / "config.json").string();
     const nlohmann::json stored = parse_json(read_text_file(place), place, kModelConfigJson);
     for (const char* key : {"dtype", "torch_dtype"}) {

@@ -180,6 +180,20 @@ void check_answer_lengths(int64_t longest, const DecoderConfig& model, const Nam
   }
 }
 
+// rows: of a head that does not know all tokens.
+void check_targets(const Dataset& dataset, int64_t rows) {
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    const std::vector<int32_t> labels = dataset.sample(i).labels;
+    for (size_t t = 1; t < labels.size(); ++t) {  // nothing predicts the first
+      if (labels[t] < rows) continue;
+      throw InputError(dataset.place(i),
+                       "trains token " + std::to_string(labels[t]) + ", but the model's head has rows for the first " +
+                           std::to_string(rows) + " alone",
+                       "give it as context, with the label -100");
+    }
+  }
+}
+
 }  // namespace
 
 std::string left_out_text(const DatasetReport& report) {
@@ -264,6 +278,10 @@ TrainingData::TrainingData(const Recipe& recipe, const DecoderConfig& model, con
     observer.message(
         "evaluation data: " + count_text(eval_->dataset().size() / (pairs ? 2 : 1), pairs ? "pair" : "sample") +
         " split off" + (cuts ? "; longer samples were first cut to " + count_text(options.max_length, "token") : ""));
+  }
+  if (model.output_vocab_size > 0 && !has_scores(recipe.objective.type) && !has_prompts_alone(recipe)) {
+    check_targets(train, model.output_vocab_size);
+    if (eval_) check_targets(eval_->dataset(), model.output_vocab_size);
   }
   if (has_scores(recipe.objective.type)) {
     const ObjectiveOptions objective = with_score_head(recipe.objective, model);

@@ -7,6 +7,7 @@
 
 #include "nibble/adapters/attach.h"
 #include "nibble/adapters/merging/merge.h"
+#include "nibble/adapters/peft/stored_tables.h"
 #include "nibble/core/base/parallel.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
@@ -198,6 +199,20 @@ std::string name_of(const ::testing::TestParamInfo<Option>& result) { return res
 INSTANTIATE_TEST_SUITE_P(LoraConfig, OptionTest, ::testing::ValuesIn(all_options()), name_of);
 INSTANTIATE_TEST_SUITE_P(LoraConfig, ExactOptionTest, ::testing::ValuesIn(options_with_exact_gradients()), name_of);
 INSTANTIATE_TEST_SUITE_P(LoraConfig, RecomputeTest, ::testing::ValuesIn(kinds()), name_of);
+
+TEST(Vocabulary, DoesNotGrowWhereTheHeadKnowsFewerTokens) {
+  const std::string model = std::string(kSourceDir) + "/tests/data/goldens/model_types/apertus1p5_text/model";
+  MemoryPool pool;
+  SelfComm comm;
+  RankContext rank{comm, pool, 1, 11};
+  Decoder decoder = load_decoder(model, rank);
+  const int64_t rows = decoder.config().vocab_size;
+  const auto refusal = test::error_of<UsageError>([&] { resize_vocabulary(decoder, rows + 1, rank); });
+  EXPECT_THAT(refusal, ::testing::HasSubstr("the head has rows for 90 of the 96 tokens"));
+  PeftAdapter adapter;
+  adapter.options.trainable_token_indices = {{"", {rows}}};
+  EXPECT_EQ(test::error_of<UsageError>([&] { rows_needed(adapter, decoder.config()); }), refusal);
+}
 
 TEST(TokenRows, OfTokensBehindTheVocabularyMakeTheModelGrow) {
   const std::filesystem::path model = test::data_path("stories-llama");

@@ -47,9 +47,9 @@ def plain_product(module):
     return lambda x: torch.nn.functional.linear(x, weight, module.bias)
 
 
-def transformers_logits(directory, ids):
+def transformers_logits(directory, ids, kind=AutoModelForCausalLM):
     config = AutoConfig.from_pretrained(directory)
-    model, info = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention_of(config), output_loading_info=True)
+    model, info = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation=attention_of(config), output_loading_info=True)
     problems = {key: sorted(value)[:3] for key, value in info.items() if value and key != "error_msgs"}
     assert not problems, problems
     packed = 0

@@ -21,7 +21,8 @@ cohere2_moe mellum aria_text glm4_moe ernie4_5_moe minimax_m2 afmoe dots1 solar_
 beam gpt_oss mimo_v2_flash granite_swa flint granitemoe_swa deepseek_v3 glm4_moe_lite deepseek_v2 youtu minicpm3 axk1
 longcat_flash gemma4_text gemma4_unified_text qwen3_5_text qwen3_5_moe_text qwen3_next olmo_hybrid granitemoehybrid
 nemotron_h falcon_h1 bamba mamba2 zamba2 lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid llama4_text jamba mamba
-falcon_mamba zamba deepseek_v32 glm_moe_dsa deepseek_v4 minimax_m3_vl_text axk2 dots3_note_text hy_v4 qwen4_exp_text
+falcon_mamba zamba exaone sarvam_mla sarvam_moe lara_mini apertus1p5_text dory inkling2_loop_text deepseek_v32 glm_moe_dsa
+deepseek_v4 minimax_m3_vl_text axk2 dots3_note_text hy_v4 qwen4_exp_text
 gemma3n_text minimax recurrent_gemma zaya diffllama doge jetmoe rwkv xlstm inkling_text inkling2_text hrm_text cpmant
 """.split()
 LENGTH = 40
@@ -62,7 +63,10 @@ OWN = {
     "dots1": dict(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, norm_topk_prob=True, max_window_layers=2),
     "mimo_v2_flash": dict(v_head_dim=6), "lfm2_moe": dict(layer_types=["conv", "full_attention"] * 2, num_dense_layers=1),
     "olmo_hybrid": dict(linear_num_key_heads=4, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]), "mamba2": dict(num_heads=4, head_dim=16, n_groups=2),
-    "qwen3_5_text": CALM, "qwen3_5_moe_text": CALM, "qwen3_next": CALM,
+    "qwen3_5_text": CALM, "qwen3_5_moe_text": CALM, "qwen3_next": CALM, "lara_mini": CALM,
+    "sarvam_mla": LATENT | dict(q_lora_rank=None, rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, mscale=1.0,
+        mscale_all_dim=1.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0)),
+    "apertus1p5_text": dict(output_vocab_size=90),
     "kimi_linear": LATENT | CALM | dict(linear_num_heads=4, linear_head_dim=8, q_lora_rank=None, head_dim=None,
                                  layer_types=["linear_attention", "full_attention"] * 2),
     "bailing_hybrid": LATENT | CALM | dict(n_group=2, topk_group=1, layer_types=["linear_attention", "full_attention"] * 2),

@@ -124,11 +124,44 @@ CheckpointDir::CheckpointDir(const fs::path& directory, std::vector<fs::path> ro
     throw InputError(directory.string(), std::string("has neither ") + kSingle + " nor " + kIndex,
                      download_remedy(directory, "give the directory of a model in Hugging Face's layout"));
   }
-  for (const auto& [name, place] : places_) {
-    names_.push_back(name);
-    total_bytes_ += shards_[place.shard]->find(place.stored).bytes();
-  }
+  for (const auto& [name, place] : places_) total_bytes_ += find(name).bytes();
+  list_names();
+}
+
+void CheckpointDir::list_names() {
+  names_.clear();
+  for (const auto& [name, place] : places_) names_.push_back(name);
   std::sort(names_.begin(), names_.end());
+}
+
+void CheckpointDir::split(const std::vector<FusedTensor>& fused) {
+  for (const auto& [module, parts] : fused) {
+    for (const std::string& name : names_) {
+      const size_t at = name.rfind('.');
+      if (at == std::string::npos || !name.substr(0, at).ends_with("." + module)) continue;
+      const Place place = places_.at(name);
+      const Tensor whole = find(name);
+      int64_t rows = 0;
+      for (const auto& [part, count] : parts) rows += count;
+      if (whole.rank() == 0 || whole.dim(0) != rows) {
+        throw InputError(
+            file_of(name) + ": " + name,
+            "has shape " + to_string(whole.shape()) + ", config.json makes it " + std::to_string(rows) + " rows",
+            "check that config.json belongs to these weights");
+      }
+      places_.erase(name);
+      int64_t begin = 0;
+      for (const auto& [part, count] : parts) {
+        const std::string path = name.substr(0, at - module.size()) + part + name.substr(at);
+        if (!places_.emplace(path, Place{place.shard, place.stored, begin, begin + count}).second) {
+          throw InputError(shards_[place.shard]->path(), "has " + name + " and " + path + ", which is a part of it",
+                           "save the model again with one of the two");
+        }
+        begin += count;
+      }
+    }
+    list_names();
+  }
 }
 
 void CheckpointDir::open_shards(const std::vector<std::string>& files) {
@@ -191,7 +224,10 @@ void CheckpointDir::open_index() {
 
 Tensor CheckpointDir::find(const std::string& name) const {
   const auto found = places_.find(name);
-  return found == places_.end() ? Tensor() : shards_[found->second.shard]->find(found->second.stored);
+  if (found == places_.end()) return {};
+  const auto& [shard, stored, begin, end] = found->second;
+  const Tensor tensor = shards_[shard]->find(stored);
+  return end > 0 ? tensor.rows(begin, end) : tensor;
 }
 
 Tensor CheckpointDir::at(const std::string& name) const {

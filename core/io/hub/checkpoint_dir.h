@@ -14,6 +14,12 @@ namespace nibble {
 /// Whether a directory has the files of which CheckpointDir needs one.
 bool holds_weights(const std::filesystem::path& directory);
 
+/// A tensor of files that is several modules' in Transformers: its rows are theirs, one after the other.
+struct FusedTensor {
+  std::string module;                                  ///< end of its path, "attention.query_key_value"
+  std::vector<std::pair<std::string, int64_t>> parts;  ///< what stands in its place, and rows: "attention.q_proj", 64
+};
+
 /// The weights of a directory: `model.safetensors`, or the shards that `model.safetensors.index.json` lists. All
 /// headers are read and checked when it is opened; weights are mapped, not read.
 ///
@@ -28,6 +34,9 @@ class CheckpointDir {
   /// Throws IoError when there is no such directory, InputError when it has no safetensors weights, an index names a
   /// file outside the directory or one that is missing, or index and shards disagree about a tensor.
   explicit CheckpointDir(const std::filesystem::path& directory, std::vector<std::filesystem::path> roots = {});
+
+  /// Puts the parts in the place of such tensors. Throws InputError where they have other rows than one has.
+  void split(const std::vector<FusedTensor>& fused);
 
   const std::filesystem::path& path() const { return directory_; }
   /// Names of all tensors, sorted.
@@ -56,8 +65,11 @@ class CheckpointDir {
   std::vector<std::unique_ptr<SafetensorsFile>> shards_;
   struct Place {
     size_t shard;
-    std::string stored;  // its name in the file
+    std::string stored;          // its name in the file
+    int64_t begin = 0, end = 0;  // rows of that; 0 = all
   };
+  void list_names();
+
   std::unordered_map<std::string, Place> places_;
   std::vector<std::string> names_;
   uint64_t total_bytes_ = 0;

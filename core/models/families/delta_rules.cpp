@@ -107,6 +107,12 @@ TensorNames bailing_names() {
   return names;
 }
 
+TensorNames lara_mini_names() {
+  TensorNames names = qwen2_moe_names();
+  names.block.experts.shared_gate = "";
+  return names;
+}
+
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config) {
   config.attention_gate = OutputGate::in_query;
   config.mlp_bias = false;
@@ -134,6 +140,38 @@ void finish_qwen3_5_moe(const ConfigReader& file, DecoderConfig& config) {
   experts.routing.normalize = true;
   experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
   use_experts_everywhere(config);
+}
+
+// Layers with a window have rope, those that see everything do not.
+void finish_lara_mini(const ConfigReader& file, DecoderConfig& config) {
+  constexpr std::string_view kKinds[] = {"", "sliding_attention", "", "full_attention", "sliding_attention"};
+  std::vector<std::string> types = file.texts("layer_types");
+  std::vector<bool> attention =
+      attention_layers(file, config, {"full_attention", "sliding_attention"}, {"linear_attention"});
+  for (size_t l = types.size(); l < config.layer.size(); ++l) {
+    types.emplace_back(kKinds[l % std::size(kKinds)]);
+    attention.push_back(!types.back().empty());
+  }
+  const int64_t window = file.integer("sliding_window", 1, int64_t{1} << 30, 512);
+  for (size_t l = 0; l < types.size(); ++l) {
+    const bool slides = types[l] == "sliding_attention";
+    config.layer[l].window = slides ? window : 0;
+    if (!slides) config.layer[l].rotary = -1;
+  }
+  GatedDeltaConfig delta = read_delta(file, config, 8, 16, 128);
+  delta.eps = config.norm.eps;
+  set_mixers(config, attention, GatedDeltaMaker{"linear_attn", {.attention = {.norm = "out_norm"}}, delta});
+  ExpertsConfig& experts = read_experts(file, config, "num_experts|num_local_experts", "moe_intermediate_size");
+  experts.routing.normalize = file.boolean("norm_topk_prob", true);
+  experts.shared_hidden = file.integer("shared_expert_intermediate_size", 1, kMaxWidth, 512);
+  use_experts_everywhere(config);
+  const int64_t keys = delta.key_heads * delta.key_size, values = delta.heads * delta.value_size;
+  config.fused_tensors = {{"linear_attn.in_proj",
+                           {{"linear_attn.in_proj_qkv", 2 * keys + values},
+                            {"linear_attn.in_proj_z", values},
+                            {"linear_attn.in_proj_b", delta.heads},
+                            {"linear_attn.in_proj_a", delta.heads}}}};
+  config.adapter_names = {{".linear_attn.out_norm.", ".linear_attn.norm."}};
 }
 
 // Norms before the sublayers of delta layers, after those of attention layers, where rope may be left out by null.
@@ -224,9 +262,10 @@ void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {
   use_latent_attention(file, config, latent, true);
   set_mixers(config, attention, GatedDeltaMaker{"attention", names, delta});
   read_kimi_experts(file, config, 8, 4, 2.5, 2);
-  config.adapter_names = {{".attention.dense.", ".self_attn.o_proj."},
+  config.adapter_names = {{".word_embeddings.", ".embed_tokens."},
                           {".attention.f_proj.", ".self_attn.forget_gate.f_proj."},
-                          {".attention.", ".self_attn."}};
+                          {".attention.", ".self_attn."},
+                          {".dense.", ".o_proj."}};
 }
 
 }  // namespace nibble

@@ -11,6 +11,7 @@ namespace nibble {
 namespace {
 
 constexpr Composite kComposites[] = {
+    {"apertus1p5", "Apertus1p5ForConditionalGeneration", "apertus1p5_text", "{}"},
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
      R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
          "num_attention_heads": 8})"},
@@ -20,6 +21,7 @@ constexpr Composite kComposites[] = {
     {"kimi_k25", "Kimi_K25ForConditionalGeneration", "deepseek_v3", "{}"},
     {"mistral3", "Mistral3ForConditionalGeneration", "mistral", "{}"},
     {"llama4", "Llama4ForConditionalGeneration", "llama4_text", "{}", true},
+    {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", "{}"},
     {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "{}", true},
     {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "{}", true},
 };
@@ -47,6 +49,7 @@ constexpr std::string_view kDots = "latent attention with gates, scaled latents 
 constexpr std::string_view kBlocks = "index_topk_blocks * index_block_size";
 constexpr std::string_view kInkling = "relative positions in the scores and convolutions within attention";
 constexpr std::string_view kInkling2 = "dynamic convolutions and residual attention over blocks";
+constexpr std::string_view kLoop = "what inkling2_text needs and layers that run several times";
 constexpr std::string_view kQwen4 = "attention to blocks, n-gram embeddings and hyper-connections";
 
 constexpr Missing kMissing[] = {
@@ -57,14 +60,17 @@ constexpr Missing kMissing[] = {
     {"deepseek_v4", "DeepseekV4ForCausalLM", "compressed sparse attention, hyper-connections and a hash router"},
     {"diffllama", "DiffLlamaForCausalLM", "the difference of two softmaxes"},
     {"doge", "DogeForCausalLM", "an attention mask that values make"},
+    {"dory", "DoryForCausalLM", "hidden states on a sphere and layers that run several times"},
     {"dots3_note_text", "Dots3NoteForCausalLM", kDots, "index_topk"},
     {"dots3_note", "Dots3NoteForConditionalGeneration", kDots, "index_topk"},
     {"hrm_text", "HrmTextForCausalLM", "stacks of layers that run in cycles"},
     {"hy_v4", "HYV4ForCausalLM", "hyper-connections, and sinks of latent attention", "index_topk"},
     {"inkling_text", "InklingForCausalLM", kInkling},
     {"inkling2_text", "Inkling2ForCausalLM", kInkling2},
+    {"inkling2_loop_text", "Inkling2LoopForCausalLM", kLoop},
     {"inkling_mm_model", "InklingForConditionalGeneration", kInkling},
     {"inkling2", "Inkling2ForConditionalGeneration", kInkling2},
+    {"inkling2_loop", "Inkling2LoopForConditionalGeneration", kLoop},
     {"jetmoe", "JetMoeForCausalLM", "experts for the queries and the output of attention"},
     {"longcat_flash", "LongcatFlashForCausalLM", "two attentions around one mixture, and experts that do nothing"},
     {"minimax", "MiniMaxForCausalLM", "lightning attention"},

@@ -77,6 +77,7 @@ TensorNames olmo_hybrid_names();
 TensorNames qwen3_next_names();
 TensorNames kimi_names();
 TensorNames bailing_names();
+TensorNames lara_mini_names();
 TensorNames granite_hybrid_names();
 TensorNames nemotron_h_names();
 
@@ -92,6 +93,7 @@ void match_olmo_hybrid(const std::function<bool(const std::string&)>& contains, 
 void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config);
 void match_kimi_linear(const std::function<bool(const std::string&)>& contains, DecoderConfig& config);
 void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config);
+void finish_lara_mini(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_5(const ConfigReader& file, DecoderConfig& config);
 void finish_qwen3_next(const ConfigReader& file, DecoderConfig& config);
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config);

@@ -50,8 +50,9 @@ void use_latent_attention(const ConfigReader& file, DecoderConfig& config) {
 void use_latent_attention(const ConfigReader& file, DecoderConfig& config, const LatentAttentionNames& names,
                           bool gate) {
   LatentAttentionConfig latent = {.width = config.width, .heads = config.heads, .rotated = config.head_size};
-  const bool absent = !file.has("q_lora_rank") && (config.model_type == "kimi_linear" || file.is_null("q_lora_rank"));
-  if (!gate && !absent) latent.query_rank = file.integer("q_lora_rank", 1, kMaxRank);
+  const bool may_lack = gate || config.model_type == "kimi_linear" || config.model_type == "sarvam_mla";
+  const bool absent = !file.has("q_lora_rank") && (may_lack || file.is_null("q_lora_rank"));
+  if (!absent) latent.query_rank = file.integer("q_lora_rank", 1, kMaxRank);
   latent.gate = gate;
   latent.rank = file.integer("kv_lora_rank", 1, kMaxRank);
   latent.plain = file.integer("qk_nope_head_dim", 1, kMaxRank);

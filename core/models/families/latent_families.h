@@ -21,7 +21,7 @@ inline constexpr std::string_view kLatentHeadKey = "qk_rope_head_dim";
 /// Makes latent attention of every layer: for a family whose keys.head_size is kLatentHeadKey and whose rope turns
 /// neighbours unless rope_interleave says otherwise.
 void use_latent_attention(const ConfigReader& file, DecoderConfig& config);
-/// The same under other names; gate: with one for each head. q_lora_rank is not looked at.
+/// The same under other names; gate: with one for each head.
 void use_latent_attention(const ConfigReader& file, DecoderConfig& config, const LatentAttentionNames& names,
                           bool gate);
 

@@ -18,7 +18,7 @@ RopeScaling read_scaling(const ConfigReader& scaling, const Family& family) {
   if (type == "default") return RopeScaling::none;
   if (type == "linear") return RopeScaling::linear;
   if (type == "dynamic") return RopeScaling::dynamic;
-  if (type == "yarn") return RopeScaling::yarn;
+  if (type == "yarn" || type == "deepseek_yarn") return RopeScaling::yarn;  // the latter in files of Sarvam
   if (type == "longrope") return RopeScaling::longrope;
   if (type == "llama3") return RopeScaling::llama3;
   if (type == "proportional") return RopeScaling::proportional;

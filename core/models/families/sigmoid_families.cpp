@@ -30,6 +30,24 @@ void finish_glm4_moe_lite(const ConfigReader& file, DecoderConfig& config) {
   read_deepseek(file, config, 1.8, 1);
 }
 
+void finish_sarvam_mla(const ConfigReader& file, DecoderConfig& config) {
+  use_latent_attention(file, config);
+  read_deepseek(file, config, 2.5, 1);
+}
+
+void finish_sarvam_moe(const ConfigReader& file, DecoderConfig& config) {
+  if (!file.boolean("use_qk_norm", true)) config.qk_norm.reset();
+  read_deepseek(file, config, 2.5, 1);
+  const int64_t queries = config.heads * config.head_size, keys = config.kv_heads * config.head_size;
+  config.fused_tensors = {{"attention.query_key_value",
+                           {{"attention.q_proj", queries}, {"attention.k_proj", keys}, {"attention.v_proj", keys}}}};
+  config.adapter_names = {{".word_embeddings.", ".embed_tokens."},
+                          {".attention.", ".self_attn."},
+                          {".dense.", ".o_proj."},
+                          {".query_layernorm.", ".q_norm."},
+                          {".key_layernorm.", ".k_norm."}};
+}
+
 // The norm after the experts is theirs: dense layers have none.
 void finish_axk1(const ConfigReader& file, DecoderConfig& config) {
   use_latent_attention(file, config);
@@ -183,6 +201,20 @@ TensorNames axk1_names() {
   return names;
 }
 
+TensorNames sarvam_moe_names() {
+  TensorNames names = with_correction(deepseek_v3_names(), "mlp.gate.expert_bias");
+  names.embedding = "model.word_embeddings";
+  names.block.experts.peft_translates = false;
+  AttentionNames& attention = names.block.attention;
+  attention.q = "attention.q_proj";
+  attention.k = "attention.k_proj";
+  attention.v = "attention.v_proj";
+  attention.output = "attention.dense";
+  attention.q_norm = "attention.query_layernorm";
+  attention.k_norm = "attention.key_layernorm";
+  return names;
+}
+
 TensorNames hy_v3_names() {
   TensorNames names = with_correction({}, "mlp.expert_bias");
   names.block.experts.peft_translates = false;
@@ -242,6 +274,25 @@ std::vector<Family> sigmoid_families() {
        .rope_pairs = ops::RopePairs::neighbours,
        .finish = finish_glm4_moe_lite,
        .gguf = kDeepseek2},
+      {.model_type = "sarvam_mla",
+       .architecture = "SarvamMLAForCausalLM|DeepseekV3ForCausalLM",
+       .names = deepseek_v3_names(),
+       .keys = {.head_size = kLatentHeadKey, .kv_heads = ""},
+       .head_size = 64,
+       .max_positions = 4096,
+       .rope_pairs = ops::RopePairs::neighbours,
+       .finish = finish_sarvam_mla},
+      {.model_type = "sarvam_moe",
+       .architecture = "SarvamMoEForCausalLM|Glm4MoeForCausalLM",
+       .pad_id = 0,
+       .names = sarvam_moe_names(),
+       .keys = {.qkv_bias = "use_qkv_bias|attention_bias", .output_bias = ""},
+       .qk_norm = HeadNormKind::head,
+       .kv_heads = 4,
+       .head_size = 64,
+       .max_positions = 131072,
+       .rope_base = 8e6,
+       .finish = finish_sarvam_moe},
       {.model_type = "axk1",
        .architecture = "AXK1ForCausalLM",
        .names = axk1_names(),

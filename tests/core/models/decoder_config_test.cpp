@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/models/families/families.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -318,6 +319,71 @@ TEST(DecoderConfig, KimiK2IsDeepseekV3) {
     EXPECT_EQ(composite.names.layers, "model.language_model.layers.");
     EXPECT_EQ(composite.experts.value().experts, 8);
   }
+}
+
+TEST(DecoderConfig, ExaoneIsALlamaInOtherWords) {
+  const json published = {{"model_type", "exaone"},
+                          {"architectures", {"ExaoneForCausalLM"}},
+                          {"activation_function", "silu"},
+                          {"layer_norm_epsilon", 1e-6},
+                          {"num_layers", 3},
+                          {"hidden_size", 64},
+                          {"intermediate_size", 172},
+                          {"num_attention_heads", 16},
+                          {"vocab_size", 512}};
+  const DecoderConfig config = parse(published);
+  EXPECT_EQ(config.layers, 3);
+  EXPECT_EQ(config.kv_heads, 8);
+  EXPECT_FLOAT_EQ(config.norm.eps, 1e-6f);
+  EXPECT_EQ(config.rope.at(0).base, 500000);
+  EXPECT_EQ(config.max_positions, 4096);
+}
+
+TEST(DecoderConfig, SarvamIsDeepseekV3InOtherWords) {
+  const json published = json::parse(R"({"architectures": ["SarvamMLAForCausalLM"], "model_type": "sarvam_mla",
+      "hidden_size": 16, "intermediate_size": 24, "moe_intermediate_size": 6, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "vocab_size": 40, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 2,
+      "head_dim": 8, "kv_lora_rank": 4, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "v_head_dim": 4,
+      "rope_scaling": {"type": "deepseek_yarn", "factor": 40, "mscale": 1, "mscale_all_dim": 1, "beta_fast": 32,
+                       "beta_slow": 1, "original_max_position_embeddings": 64}})");
+  const DecoderConfig config = parse(published);
+  EXPECT_EQ(config.rope.at(0).scaling, RopeScaling::yarn);
+  EXPECT_EQ(config.rope.at(0).size, 4);
+  const ExpertsConfig& experts = config.experts.value();
+  EXPECT_EQ(experts.routing.groups, 1);
+  EXPECT_EQ(experts.shared_hidden, 6);
+  EXPECT_FALSE(config.layer[0].feed_forward);
+  EXPECT_TRUE(config.layer[1].feed_forward);
+}
+
+// Sounds and pictures are tokens too, which are read alone.
+TEST(DecoderConfig, TheHeadOfApertusMayKnowFewerTokensThanTheEmbedding) {
+  json text = with(llama(), "model_type", "apertus1p5_text");
+  text.erase("architectures");
+  const auto rows = [&](const json& said) { return parse(with(text, "output_vocab_size", said)).head_rows(); };
+  EXPECT_EQ(rows(500), 500);
+  EXPECT_EQ(rows(512), 512);
+  EXPECT_EQ(rows(nullptr), 512);
+  EXPECT_EQ(with_score_head(parse(with(text, "output_vocab_size", 500)), 2, true).head_rows(), 2);
+  EXPECT_THAT(error(with(text, "output_vocab_size", 513)), HasSubstr("output_vocab_size"));
+  EXPECT_THAT(error(with(with(text, "output_vocab_size", 500), "tie_word_embeddings", true)),
+              HasSubstr("the head is the embedding"));
+  const json whole = {{"model_type", "apertus1p5"}, {"text_config", with(text, "output_vocab_size", 500)}};
+  EXPECT_EQ(parse(whole).head_rows(), 500);
+  EXPECT_EQ(parse(whole).names.layers, "model.language_model.layers.");
+}
+
+TEST(DecoderConfig, TheTextOfQwen3VlIsQwen3) {
+  json text = with(llama(), "model_type", "qwen3_vl_text");
+  text.erase("architectures");
+  text["rope_scaling"] = {{"rope_type", "default"}, {"mrope_interleaved", true}, {"mrope_section", {24, 20, 20}}};
+  text["rope_theta"] = 5e6;
+  const json whole = {{"model_type", "qwen3_vl"}, {"text_config", with(text, "num_key_value_heads", 2)}};
+  const DecoderConfig config = parse(whole);
+  EXPECT_EQ(config.names.layers, "model.language_model.layers.");
+  EXPECT_EQ(config.rope.at(0), (RopeConfig{.size = 128, .base = 5e6}));
+  EXPECT_EQ(config.qk_norm.value().kind, HeadNormKind::head);
+  EXPECT_TRUE(has_vision_tower(config));
 }
 
 TEST(DecoderConfig, UnknownKindsAreNamedWithTheKnownOnes) {

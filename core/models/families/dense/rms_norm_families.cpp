@@ -42,6 +42,19 @@ TensorNames apertus_names() {
   return names;
 }
 
+TensorNames exaone_names() {
+  TensorNames names = gpt2_names();
+  names.positions = "";
+  AttentionNames& attention = names.block.attention;
+  attention = {};
+  attention.q = "attn.attention.q_proj";
+  attention.k = "attn.attention.k_proj";
+  attention.v = "attn.attention.v_proj";
+  attention.output = "attn.attention.out_proj";
+  names.block.mlp = {.gate = "mlp.c_fc_0", .up = "mlp.c_fc_1", .down = "mlp.c_proj", .gate_up = ""};
+  return names;
+}
+
 TensorNames hyperclovax_names() {
   TensorNames names;
   names.block.post_attention_norm = "post_norm1";
@@ -53,6 +66,50 @@ void finish_nanochat(const ConfigReader& file, DecoderConfig& config) {
   if (!file.is_null("final_logit_softcapping")) {
     config.logit_softcap = static_cast<float>(file.number("final_logit_softcapping", 0, 1e9, 15));
   }
+}
+
+// In Transformers a Llama, whose names it has there.
+void finish_exaone(const ConfigReader&, DecoderConfig& config) {
+  config.file_prefix = "transformer.";
+  config.adapter_prefix = "model.";
+  config.adapter_names = {{".wte.", ".embed_tokens."},
+                          {".h.", ".layers."},
+                          {".ln_f.", ".norm."},
+                          {".ln_1.", ".input_layernorm."},
+                          {".ln_2.", ".post_attention_layernorm."},
+                          {".attn.attention.", ".self_attn."},
+                          {".out_proj.", ".o_proj."},
+                          {".c_fc_0.", ".gate_proj."},
+                          {".c_fc_1.", ".up_proj."},
+                          {".c_proj.", ".down_proj."}};
+}
+
+// 1.5 has tokens for pictures and sound that it reads and does not write.
+void finish_apertus(const ConfigReader& file, DecoderConfig& config) {
+  if (config.family != "apertus1p5_text" || !file.has("output_vocab_size")) return;
+  config.output_vocab_size = file.integer("output_vocab_size", 1, config.vocab_size);
+  if (config.output_vocab_size == config.vocab_size) config.output_vocab_size = 0;
+  if (config.output_vocab_size > 0 && config.tied_head) {
+    file.fail("output_vocab_size",
+              "is less than vocab_size, and tie_word_embeddings says that the head is the embedding");
+  }
+}
+
+Family apertus(std::string_view model_type, std::string_view architecture) {
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .pad_id = 3,
+          .names = apertus_names(),
+          .keys = {.mlp_bias = ""},
+          .norm = kRms5,
+          .activation = "xielu",
+          .gated_mlp = false,
+          .qk_norm = HeadNormKind::head,
+          .max_positions = 65536,
+          .rope_base = 12e6,
+          .rope_parameters = R"({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8, "low_freq_factor": 1,
+                                 "high_freq_factor": 4, "original_max_position_embeddings": 8192})",
+          .finish = finish_apertus};
 }
 
 Family glm(std::string_view model_type, std::string_view architecture, bool norms_after) {
@@ -106,6 +163,13 @@ std::vector<Family> rms_norm_families() {
        .window = 4096,
        .gguf = {.architecture = "qwen3", .config = gguf_attention_bias},
        .peft_targets = {"q_proj", "v_proj"}},
+      {.model_type = "qwen3_vl_text",
+       .architecture = "Qwen3VLTextModel",
+       .qk_norm = HeadNormKind::head,
+       .kv_heads = 32,
+       .head_size = 128,
+       .max_positions = 128000,
+       .rope_base = 500000},
       {.model_type = "gemma",
        .architecture = "GemmaForCausalLM",
        .pad_id = 0,
@@ -333,19 +397,20 @@ std::vector<Family> rms_norm_families() {
        .qk_norm_weight = false,
        .rope_backwards = true,
        .finish = finish_nanochat},
-      {.model_type = "apertus",
-       .architecture = "ApertusForCausalLM",
-       .pad_id = 3,
-       .names = apertus_names(),
-       .keys = {.mlp_bias = ""},
+      {.model_type = "exaone",
+       .architecture = "ExaoneForCausalLM|LlamaForCausalLM",
+       .pad_id = 0,
+       .names = exaone_names(),
+       .keys = {.layers = "num_layers|num_hidden_layers",
+                .norm_eps = "layer_norm_epsilon|rms_norm_eps",
+                .activation = "activation_function|hidden_act"},
        .norm = kRms5,
-       .activation = "xielu",
-       .gated_mlp = false,
-       .qk_norm = HeadNormKind::head,
-       .max_positions = 65536,
-       .rope_base = 12e6,
-       .rope_parameters = R"({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8, "low_freq_factor": 1,
-                              "high_freq_factor": 4, "original_max_position_embeddings": 8192})"},
+       .kv_heads = 8,
+       .max_positions = 4096,
+       .rope_base = 500000,
+       .finish = finish_exaone},
+      apertus("apertus", "ApertusForCausalLM"),
+      apertus("apertus1p5_text", "Apertus1p5TextForCausalLM"),
       {.model_type = "bitnet",
        .architecture = "BitNetForCausalLM",
        .keys = {.mlp_bias = ""},

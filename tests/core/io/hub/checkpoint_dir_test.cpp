@@ -48,6 +48,32 @@ TEST_F(Sharded, TensorsAreFoundInTheirShards) {
   EXPECT_THAT(error_of<InputError>([&] { checkpoint.at("d"); }), HasSubstr("has no tensor \"d\""));
 }
 
+TEST(CheckpointDir, PartsStandForATensorThatIsSeveralModules) {
+  const TemporaryDirectory directory;
+  MemoryPool pool;
+  const Tensor fused = Tensor::from<float>(pool, {3, 2}, std::vector<float>{0, 1, 2, 3, 4, 5});
+  const std::vector<FusedTensor> parts = {{"mixer.in", {{"mixer.first", 1}, {"mixer.second", 2}}}};
+  const auto write = [&](const std::vector<std::string>& names) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const std::string& name : names) tensors.emplace_back(name, fused);
+    write_safetensors(directory / "model.safetensors", tensors);
+  };
+  write({"layers.0.mixer.in.weight", "layers.0.remixer.in.weight"});
+  CheckpointDir checkpoint(directory.path());
+  checkpoint.split(parts);
+  EXPECT_THAT(checkpoint.names(),
+              ElementsAre("layers.0.mixer.first.weight", "layers.0.mixer.second.weight", "layers.0.remixer.in.weight"));
+  const Tensor second = checkpoint.at("layers.0.mixer.second.weight");
+  EXPECT_EQ(second.shape(), (Shape{2, 2}));
+  EXPECT_THAT(second.span<const float>(), ElementsAre(2, 3, 4, 5));
+  EXPECT_EQ(checkpoint.total_bytes(), 48u);
+  const std::vector<FusedTensor> wider = {{"remixer.in", {{"remixer.first", 4}}}};
+  EXPECT_THAT(error_of<InputError>([&] { checkpoint.split(wider); }), HasSubstr("config.json makes it 4 rows"));
+  write({"layers.0.mixer.in.weight", "layers.0.mixer.second.weight"});
+  CheckpointDir both(directory.path());
+  EXPECT_THAT(error_of<InputError>([&] { both.split(parts); }), HasSubstr("which is a part of it"));
+}
+
 TEST_F(Sharded, AMissingShardIsNamed) {
   index(R"("c": "three.safetensors")");
   EXPECT_THAT(refusal(), HasSubstr("three.safetensors: is missing"));
