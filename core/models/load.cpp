@@ -304,4 +304,15 @@ std::vector<NamedTensor> state_dict(Decoder& decoder) {
   return tensors;
 }
 
+std::vector<NamedTensor> stored_constants(const DecoderConfig& config, MemoryPool& pool) {
+  std::vector<NamedTensor> tensors;
+  for (int64_t l = 0; config.xielu && l < config.layers; ++l) {
+    const std::string module = config.names.layers + std::to_string(l) + "." + config.names.block.mlp.activation;
+    for (const auto& [name, value] : {std::pair{".beta", 0.5f}, std::pair{".eps", -1e-6f}}) {
+      tensors.push_back({module + name, Tensor::from<float>(pool, {}, std::vector{value})});
+    }
+  }
+  return tensors;
+}
+
 }  // namespace nibble

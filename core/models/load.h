@@ -57,4 +57,8 @@ void make_trainable(Decoder& decoder, RankContext& rank);
 /// parameters are left out. A tied head comes once, as the embedding.
 std::vector<NamedTensor> state_dict(Decoder& decoder);
 
+/// What else Transformers wants in a checkpoint, f32 [] each: numbers that it keeps as tensors and that are never
+/// trained (beta and eps of xIELU). It computes with whatever lies in memory where they are missing.
+std::vector<NamedTensor> stored_constants(const DecoderConfig& config, MemoryPool& pool);
+
 }  // namespace nibble

@@ -9,6 +9,7 @@
 
 #include "nibble/adapters/peft/random_starts.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
+#include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
@@ -59,6 +60,20 @@ void compare_with_written(const NamedTensor& tensor, const CheckpointDir& writte
     throw IoError(written.path().string(), tensor.name + " does not read back as it was written", "check the disk");
   }
   release_pages(got);
+}
+
+// Where the files have tensors that are passed over, and that a model without would lack: indexers.
+std::optional<CheckpointDir> base_of_untrained(const DecoderConfig& config, const std::filesystem::path& base) {
+  if (config.passed_over.empty() || !std::filesystem::is_directory(base) || !holds_weights(base)) return {};
+  return CheckpointDir(base);
+}
+
+std::vector<std::string> untrained_names(const DecoderConfig& config, const CheckpointDir& base) {
+  std::vector<std::string> names;
+  std::ranges::copy_if(base.names(), std::back_inserter(names), [&](const std::string& name) {
+    return name.find(config.passed_over) != std::string::npos && fp8_weight_of(base, name).empty();
+  });
+  return names;
 }
 
 // Gives the global tensors of this rank's layers, put together from its tensor-parallel shards or with the experts of
@@ -117,6 +132,11 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
   Decoder unsharded = plan_decoder(model.config(), rank);
   std::vector<TensorSpec> specs;
   for (const NamedTensor& tensor : state_dict(unsharded)) specs.push_back({tensor.name, tensor.value.shape(), dtype});
+  const std::vector<NamedTensor> constants = stored_constants(model.config(), rank.pool.host());
+  for (const NamedTensor& tensor : constants) specs.push_back({tensor.name, tensor.value.shape(), dtype});
+  const std::optional<CheckpointDir> base = base_of_untrained(model.config(), config_path);
+  const std::vector<std::string> untrained = base ? untrained_names(model.config(), *base) : std::vector<std::string>();
+  for (const std::string& name : untrained) specs.push_back(plain_spec(*base, name));
 
   std::optional<ModelDirectoryWriter> writer;
   if (writes) writer.emplace(target, Replace::anything, specs);
@@ -125,6 +145,8 @@ void export_model(Decoder& model, ParallelModel& parallel, const std::filesystem
               [&](const NamedTensor& tensor) { writer->write(tensor.name, in_dtype(tensor.value, dtype, rank)); });
   std::optional<CheckpointDir> written;
   if (writes) {
+    for (const auto& [name, value] : constants) writer->write(name, in_dtype(value, dtype, rank));
+    for (const std::string& name : untrained) writer->write(name, read_plain(*base, name, rank.pool.host()));
     write_json_file(writer->path() / "config.json", config);
     copy_companions(companions, writer->path());
     if (!chat_template.empty()) writer->write_text("chat_template.jinja", chat_template_source(chat_template));

@@ -36,7 +36,8 @@ class InitialModel {
         pool_(rank.pool),
         json_(read_json_file(request.config, kModelConfigJson)),
         config_(parse_decoder_config(json_.dump(), request.config)),
-        dtype_(request.dtype == "f32" ? DType::f32 : DType::bf16) {
+        dtype_(request.dtype == "f32" ? DType::f32 : DType::bf16),
+        constants_(stored_constants(config_, pool_)) {
     Decoder plan = plan_decoder(config_, rank);
     for (const NamedTensor& tensor : state_dict(plan)) {
       tensors_.push_back({tensor.name, tensor.value.shape(), dtype_});
@@ -72,6 +73,7 @@ class InitialModel {
       const QuantizedMatrix matrix = quantize(linear(tensor), {}, pool_, tensor.name);
       for (const NamedTensor& part : quantized_parts(matrix, tensor.name, pool_)) writer.write(part.name, part.value);
     }
+    for (const auto& [name, value] : constants_) writer.write(name, narrowed(value, dtype_, pool_));
     json_.erase("dtype");
     json_["torch_dtype"] = dtype_ == DType::f32 ? "float32" : "bfloat16";
     if (!linears_.empty() || !mxfp4_.empty()) {
@@ -152,6 +154,7 @@ class InitialModel {
       const QuantizedMatrix planned = plan_quantized(weight.shape(), dtype_, {}, scan.mean());
       for (TensorSpec& spec : quantized_specs(planned, tensor.name)) specs.push_back(std::move(spec));
     }
+    for (const auto& [name, value] : constants_) specs.push_back({name, value.shape(), dtype_});
     return specs;
   }
 
@@ -160,6 +163,7 @@ class InitialModel {
   nlohmann::json json_;
   DecoderConfig config_;
   DType dtype_;
+  std::vector<NamedTensor> constants_;
   std::vector<TensorSpec> tensors_;
   std::map<std::string, bool> mxfp4_;    // made in MXFP4: the same
   std::map<std::string, bool> linears_;  // made in 4 bits: name of the weight -> stored [in, out]
