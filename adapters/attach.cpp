@@ -53,7 +53,7 @@ void name_real_ranks(const PeftAdapter& adapter, AttachedAdapter& attached) {
   for (const std::string& module : attached.modules) {
     const Tensor a = adapter.find(module + ".lora_A.weight");
     const int64_t r = (a ? a : adapter.find(module + ".lora_embedding_A")).dim(0);
-    ranks.emplace_back(module, r);
+    ranks.emplace_back(adapter.options.paths.of(module), r);
     differs = differs || r != rank_of(adapter.options, module);
   }
   if (differs) attached.options.rank_pattern = std::move(ranks);

@@ -19,6 +19,15 @@ struct ModuleSelector {
   bool all_linear() const;
 };
 
+/// Where the files of a model call modules otherwise than PEFT does, because Transformers does.
+struct PeftPaths {
+  std::string file_prefix, peft_prefix;                     ///< how paths begin in the files, and in PEFT
+  std::vector<std::pair<std::string, std::string>> within;  ///< the same for what stands within a path
+
+  /// PEFT's path of a module or tensor of the files; one of PEFT as it is.
+  std::string of(const std::string& path) const;
+};
+
 /// How A and B start. Of an embedding A starts at zero and B normal, whatever is said, unless `random`.
 enum class LoraInit : uint8_t {
   standard,  ///< PEFT `true`: A uniform in +-1/sqrt(in), B zero
@@ -61,6 +70,8 @@ struct AdapterOptions {
   bool fan_in_fan_out = false;     ///< the base keeps W as [in, out] (GPT-2); written as PEFT does, the model decides
   std::string base_model;          ///< base_model_name_or_path
   std::string task = "CAUSAL_LM";  ///< task_type
+  /// Regular expressions are compared with these paths, names with those of the files. Set by in_file_names().
+  PeftPaths paths = {};
 };
 
 /// Throws UsageError, placed at `place` (a recipe key or a file), for values that cannot be: r < 1, dropout outside

@@ -25,11 +25,11 @@ std::string last_name(const std::string& module) {
 /// A ModuleSelector with its regular expression compiled.
 class Selection {
  public:
-  explicit Selection(const ModuleSelector& selector) : names_(selector.names) {
+  Selection(const ModuleSelector& selector, const PeftPaths& paths) : names_(selector.names), paths_(paths) {
     if (!selector.pattern.empty()) pattern_.emplace(selector.pattern);
   }
   bool matches(const std::string& module) const {
-    if (pattern_) return pattern_->matches_whole(module);
+    if (pattern_) return pattern_->matches_whole(paths_.of(module));
     return std::any_of(names_.begin(), names_.end(), [&](const auto& name) { return is_named(module, name); });
   }
   bool holds_path(const std::string& module) const {
@@ -38,13 +38,14 @@ class Selection {
 
  private:
   std::vector<std::string> names_;
+  const PeftPaths& paths_;
   std::optional<PythonRegex> pattern_;
 };
 
 /// layers_to_transform: the index is the first number in the path, or the one after layers_pattern.
 class LayerFilter {
  public:
-  explicit LayerFilter(const AdapterOptions& options) : indices_(options.layers_to_transform) {
+  explicit LayerFilter(const AdapterOptions& options) : indices_(options.layers_to_transform), paths_(options.paths) {
     if (!indices_) return;
     if (options.layers_pattern.empty()) patterns_.emplace_back(R"(.*?\.[^.]*\.(\d+)\.)");
     for (const std::string& pattern : options.layers_pattern) {
@@ -54,8 +55,9 @@ class LayerFilter {
   /// -1 where it is in none.
   int64_t layer_of(const std::string& module) const {
     int64_t index = -1;
+    const std::string path = paths_.of(module);
     for (const PythonRegex& pattern : patterns_) {
-      const std::optional<std::string> digits = pattern.first_group(module);
+      const std::optional<std::string> digits = pattern.first_group(path);
       if (!digits) continue;
       std::from_chars(digits->data(), digits->data() + digits->size(), index);
       break;
@@ -68,6 +70,7 @@ class LayerFilter {
 
  private:
   std::optional<std::vector<int64_t>> indices_;
+  const PeftPaths& paths_;
   std::vector<PythonRegex> patterns_;
 };
 
@@ -78,11 +81,12 @@ std::vector<PythonRegex> saved_modules(const AdapterOptions& options) {
   return result;
 }
 
-/// What rank_pattern and alpha_pattern are compared with: of a router that is adapted as a tensor the tensor.
+/// What rank_pattern and alpha_pattern are compared with: PEFT's path, of a router that is adapted as a tensor the
+/// tensor's.
 std::string pattern_name(const AdapterOptions& options, const std::string& module) {
   const std::string tensor = module + ".weight";
   const auto names_it = [&](const std::string& entry) { return is_named(tensor, entry); };
-  return std::ranges::any_of(options.target_parameters, names_it) ? tensor : module;
+  return options.paths.of(std::ranges::any_of(options.target_parameters, names_it) ? tensor : module);
 }
 
 /// A key of rank_pattern or alpha_pattern.
@@ -99,10 +103,10 @@ const std::pair<std::string, Value>* find_pattern(const std::vector<std::pair<st
 
 template <typename Value>
 void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, const std::string& key,
-                   std::span<const std::string> tensors, TargetModules& found) {
+                   const PeftPaths& paths, std::span<const std::string> tensors, TargetModules& found) {
   for (const auto& entry : patterns) {
     const PythonRegex regex = pattern_regex(entry.first);
-    const auto fits = [&](const std::string& name) { return regex.matches_start(name); };
+    const auto fits = [&](const std::string& name) { return regex.matches_start(paths.of(name)); };
     if (std::ranges::none_of(found.modules, fits) && std::ranges::none_of(tensors, fits))
       found.unmatched_entries.push_back(key + " \"" + entry.first + "\"");
   }
@@ -120,9 +124,12 @@ void add_unmatched(const std::vector<std::pair<std::string, Value>>& patterns, c
   if (!options.exclude_modules.empty()) with += ", exclude_modules";
   if (options.layers_to_transform) with += ", layers_to_transform";
   if (!options.modules_to_save.empty()) with += ", modules_to_save";
+  std::string remedy = "the model has " + known + " (or use \"all-linear\")";
+  if (!targets.pattern.empty() && !linears.empty())
+    remedy += "; a regular expression has to match all of a path, as " + options.paths.of(linears.front());
   throw UsageError("target_modules (" + wanted + ")" + (with.empty() ? "" : " with" + with.substr(1)) +
                        " select no module of the model",
-                   "the model has " + known + " (or use \"all-linear\")");
+                   remedy);
 }
 
 void check_refused(std::span<const std::string> modules, const std::string& model_type) {
@@ -157,8 +164,8 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
   ModuleSelector targets = options.target_modules;
   const bool all_linear = targets.all_linear();
   if (targets.empty()) targets.names = default_target_modules(model_type);
-  const Selection wanted(all_linear ? ModuleSelector{} : targets);
-  const Selection excluded(options.exclude_modules);
+  const Selection wanted(all_linear ? ModuleSelector{} : targets, options.paths);
+  const Selection excluded(options.exclude_modules, options.paths);
   const std::vector<PythonRegex> saved = saved_modules(options);
   const LayerFilter layers(options);
 
@@ -196,8 +203,8 @@ TargetModules match_target_modules(std::span<const std::string> linears, const s
     if (std::ranges::none_of(found.modules, is_there))
       found.unmatched_entries.push_back("layers_to_transform " + std::to_string(layer));
   }
-  add_unmatched(options.rank_pattern, "rank_pattern", tensors, found);
-  add_unmatched(options.alpha_pattern, "alpha_pattern", tensors, found);
+  add_unmatched(options.rank_pattern, "rank_pattern", options.paths, tensors, found);
+  add_unmatched(options.alpha_pattern, "alpha_pattern", options.paths, tensors, found);
   return found;
 }
 

@@ -1,7 +1,7 @@
 #include "nibble/adapters/peft/adapter_names.h"
 
+#include <algorithm>
 #include <cctype>
-#include <cstring>
 
 #include "nibble/adapters/peft/stored_tables.h"
 
@@ -32,54 +32,22 @@ bool is_of_all_experts(const std::string& name, const DecoderConfig& config) {
   return at != std::string::npos && std::isdigit(static_cast<unsigned char>(name[at + module.size()])) == 0;
 }
 
-// How an expression begins that is no longer a plain name: "model\\.layers\\.", or "^model.layers.".
-struct PlainBegin {
-  std::string name;  // without backslashes and ^
-  size_t length;     // in the expression
-};
-
-PlainBegin plain_begin(const std::string& expression) {
-  PlainBegin begin{"", expression.starts_with('^') ? size_t{1} : size_t{0}};
-  while (begin.length < expression.size()) {
-    const bool escaped = expression.compare(begin.length, 2, "\\.") == 0;
-    const size_t next = begin.length + (escaped ? 2 : 1);
-    const char c = escaped ? '.' : expression[begin.length];
-    const bool repeats = next < expression.size() && std::strchr("*+?{", expression[next]) != nullptr;
-    if (repeats || (c != '.' && c != '_' && std::isalnum(static_cast<unsigned char>(c)) == 0)) break;
-    begin.name += c;
-    begin.length = next;
-  }
-  return begin;
-}
-
-// Everything that names modules by their paths or the ends of these, expressions too where they begin with a name;
-// `renamed` takes what ends in a dot.
+// Everything that names modules by their paths or the ends of these.
 template <typename Renamed>
 AdapterOptions with_names(AdapterOptions options, const Renamed& renamed) {
-  const auto rename = [&](std::string& name) {
-    name = renamed(name + ".");
-    name.pop_back();
-  };
   for (auto* names : {&options.target_modules.names, &options.exclude_modules.names, &options.modules_to_save}) {
-    for (std::string& name : *names) rename(name);
+    for (std::string& name : *names) name = renamed(name);
   }
-  const auto rename_begin = [&](std::string& expression) {
-    const PlainBegin begin = plain_begin(expression);
-    std::string name = begin.name;
-    begin.length == expression.size() ? rename(name) : void(name = renamed(name));
-    if (name == begin.name) return;
-    const bool escapes = expression.substr(0, begin.length).find('\\') != std::string::npos;
-    std::string text = expression.starts_with('^') ? "^" : "";
-    for (const char c : name) text += c == '.' && escapes ? "\\." : std::string(1, c);
-    expression.replace(0, begin.length, text);
-  };
-  for (auto& [key, value] : options.rank_pattern) rename_begin(key);
-  for (auto& [key, value] : options.alpha_pattern) rename_begin(key);
-  for (auto* selector : {&options.target_modules, &options.exclude_modules}) {
-    if (!selector->pattern.empty() && !selector->all_linear()) rename_begin(selector->pattern);
-  }
-  for (auto& [key, value] : options.trainable_token_indices) rename(key);
+  for (auto& [key, value] : options.trainable_token_indices) key = renamed(key);
   return options;
+}
+
+PeftPaths paths_of(const DecoderConfig& config) {
+  return {config.file_prefix, config.adapter_prefix, config.adapter_names};
+}
+
+bool is_plain_name(const std::string& key) {
+  return std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
 }
 
 }  // namespace
@@ -95,8 +63,19 @@ std::string file_name(const std::string& of, const DecoderConfig& config) {
   return config.file_prefix + name.substr(config.adapter_prefix.size());
 }
 
-AdapterOptions in_file_names(AdapterOptions options, const DecoderConfig& config) {
-  return with_names(std::move(options), [&](const std::string& name) { return file_name(name, config); });
+AdapterOptions in_file_names(AdapterOptions asked, const DecoderConfig& config) {
+  AdapterOptions options = with_names(std::move(asked), [&](const std::string& name) {
+    std::string result = file_name(name + ".", config);
+    result.pop_back();
+    return result;
+  });
+  options.paths = paths_of(config);
+  const auto rename_key = [&](std::string& key) {
+    if (is_plain_name(key)) key = options.paths.of(key);
+  };
+  for (auto& [key, value] : options.rank_pattern) rename_key(key);
+  for (auto& [key, value] : options.alpha_pattern) rename_key(key);
+  return options;
 }
 
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
@@ -109,19 +88,22 @@ PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   return adapter;
 }
 
+std::string PeftPaths::of(const std::string& path) const {
+  std::string name = "." + path + ".";  // what is called otherwise may stand at its beginning or end
+  for (const auto& [file, peft] : within) name = replaced(name, file, peft);
+  name.erase(0, 1);
+  if (!file_prefix.empty() && name.starts_with(file_prefix)) name.replace(0, file_prefix.size(), peft_prefix);
+  name.pop_back();
+  return name;
+}
+
 std::string peft_name(const std::string& of, const DecoderConfig& config) {
-  if (!of.starts_with(kPeftPrefix)) return of;
-  std::string name = of;
-  for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, file, adapter);
-  const std::string ours = kPeftPrefix + config.file_prefix;
-  if (config.file_prefix.empty() || !name.starts_with(ours)) return name;
-  return kPeftPrefix + config.adapter_prefix + name.substr(ours.size());
+  const std::string prefix = kPeftPrefix;
+  return of.starts_with(prefix) ? prefix + paths_of(config).of(of.substr(prefix.size())) : of;
 }
 
 AdapterOptions in_peft_names(AdapterOptions options, const DecoderConfig& config) {
-  const std::string prefix = kPeftPrefix;
-  return with_names(std::move(options),
-                    [&](const std::string& name) { return peft_name(prefix + name, config).substr(prefix.size()); });
+  return with_names(std::move(options), [&](const std::string& name) { return paths_of(config).of(name); });
 }
 
 std::vector<std::pair<std::string, Tensor>> in_peft_names(std::vector<std::pair<std::string, Tensor>> tensors,

@@ -12,7 +12,8 @@ namespace nibble {
 
 /// A module's name in the model's files.
 std::string file_name(const std::string& name, const DecoderConfig& config);
-/// The modules that the options name, called so.
+/// The modules that the options name, called so. Expressions stay as they are and are compared with PEFT's paths
+/// (AdapterOptions::paths); keys of patterns that are plain names become PEFT's.
 AdapterOptions in_file_names(AdapterOptions options, const DecoderConfig& config);
 /// The adapter with its tensors and options called as the model's files would call them, which is how Linears are
 /// called here, and without copies of what is tied.

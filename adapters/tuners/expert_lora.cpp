@@ -82,17 +82,19 @@ bool is_translated(const ExpertNames& names, const std::string& last) {
 }
 
 // PEFT makes a list of an expression: the last names of all it selects, of the Linears that experts were of, too.
-ModuleSelector listed_names(const std::string& pattern, const DecoderConfig& config) {
+ModuleSelector listed_names(const AdapterOptions& options, const DecoderConfig& config) {
+  const std::string& pattern = options.target_modules.pattern;
   const PythonRegex regex(pattern);
+  const auto fits = [&](const std::string& module) { return regex.matches_whole(options.paths.of(module)); };
   const ExpertNames& names = config.names.block.experts;
   LocalRank rank;
   std::set<std::string> found;
   plan_decoder(config, rank.context()).visit_linears([&](Linear& linear) {
     const std::optional<ExpertPart> part = expert_part(config, linear.name());
-    if (!part && regex.matches_whole(linear.name())) found.insert(last_part(linear.name()));
+    if (!part && fits(linear.name())) found.insert(last_part(linear.name()));
     if (!part || part->expert != 0) return;
     for (const std::string& name : {names.gate, names.up, names.down}) {
-      if (regex.matches_whole(module_of(part->tensor) + "." + name)) found.insert(name);
+      if (fits(module_of(part->tensor) + "." + name)) found.insert(name);
     }
   });
   if (found.empty()) return {{}, pattern};
@@ -120,7 +122,7 @@ AdapterOptions translate_for_experts(AdapterOptions options, const DecoderConfig
   const ExpertNames& names = config.names.block.experts;
   bool gate = options.target_modules.all_linear(), up = gate, down = gate, router = gate;
   if (!gate && !options.target_modules.pattern.empty()) {
-    options.target_modules = listed_names(options.target_modules.pattern, config);
+    options.target_modules = listed_names(options, config);
   }
   std::vector<std::string>& modules = options.target_modules.names;
   for (const std::string& name : modules) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "nibble/adapters/target_modules.h"
+#include "nibble/core/base/error.h"
+
 namespace nibble {
 namespace {
 
@@ -21,26 +24,64 @@ TEST(AdapterNames, BeginOtherwiseInTheFilesAndInPeft) {
   options.alpha_pattern = {{"model.layers.0.mixer.in_proj", 3}};
   const AdapterOptions stored = in_file_names(options, config);
   EXPECT_EQ(stored.target_modules.names, (std::vector<std::string>{"backbone.layers.0.mixer.in_proj", "q_proj"}));
-  EXPECT_EQ(stored.alpha_pattern[0].first, "backbone.layers.0.mixer.in_proj");
+  EXPECT_EQ(alpha_of(stored, "backbone.layers.0.mixer.in_proj"), 3);
   EXPECT_EQ(in_peft_names(stored, config).target_modules.names, options.target_modules.names);
   EXPECT_EQ(in_peft_names(stored, config).alpha_pattern, options.alpha_pattern);
+  options.alpha_pattern = {{"backbone.layers.0.mixer.in_proj", 3}};
+  EXPECT_EQ(alpha_of(in_file_names(options, config), "backbone.layers.0.mixer.in_proj"), 3);
 }
 
-TEST(AdapterNames, BeginOtherwiseInExpressionsToo) {
+// As PEFT, which sees Transformers' paths alone.
+TEST(AdapterNames, ExpressionsMeetPeftsPaths) {
   DecoderConfig config;
   config.file_prefix = "model.language_model.";
   config.adapter_prefix = "model.";
+  std::vector<std::string> linears;
+  for (const char* layer : {"0", "1"}) {
+    for (const char* name : {"mlp.up_proj", "mlp.down_proj"})
+      linears.push_back("model.language_model.layers." + std::string(layer) + "." + name);
+  }
   AdapterOptions options;
-  options.alpha_pattern = {{"model\\.layers\\.1\\..*", 3}, {"^model.layers.(1|2).mlp", 4}, {".*model", 5}, {"q_.*", 6}};
-  options.exclude_modules.pattern = "model\\.layers\\.\\d+\\.mlp\\.up_proj";
-  const AdapterOptions stored = in_file_names(options, config);
-  EXPECT_EQ(stored.alpha_pattern[0].first, "model\\.language_model\\.layers\\.1\\..*");
-  EXPECT_EQ(stored.alpha_pattern[1].first, "^model.language_model.layers.(1|2).mlp");
-  EXPECT_EQ(stored.alpha_pattern[2].first, ".*model");
-  EXPECT_EQ(stored.alpha_pattern[3].first, "q_.*");
-  EXPECT_EQ(stored.exclude_modules.pattern, "model\\.language_model\\.layers\\.\\d+\\.mlp\\.up_proj");
-  EXPECT_EQ(in_peft_names(stored, config).alpha_pattern[0], options.alpha_pattern[0]);
-  EXPECT_EQ(in_peft_names(stored, config).exclude_modules.pattern, options.exclude_modules.pattern);
+  options.target_modules.pattern = R"(.*\bmodel\.layers\.\d+\.mlp\.(up|down)_proj)";
+  options.exclude_modules.pattern = R"((?!model\.layers\.1).*up_proj)";
+  options.rank_pattern = {{R"(.*model\.layers\.1\..*)", 3}};
+  options.alpha_pattern = {{R"(^model.layers.(1|2).mlp.up_proj)", 4}, {R"((model|text)\.layers\.0\..*)", 5}};
+  const AdapterOptions stored = in_file_names(in_file_names(options, config), config);
+  const TargetModules found = match_target_modules(linears, "lm_head", "", stored);
+  EXPECT_EQ(found.modules, (std::vector<std::string>{linears[1], linears[2], linears[3]}));
+  EXPECT_EQ(found.unmatched_entries, std::vector<std::string>());
+  EXPECT_EQ(rank_of(stored, linears[1]), options.r);
+  EXPECT_EQ(rank_of(stored, linears[2]), 3);
+  EXPECT_EQ(alpha_of(stored, linears[1]), 5);
+  EXPECT_EQ(alpha_of(stored, linears[2]), 4);
+  EXPECT_EQ(alpha_of(stored, linears[3]), options.lora_alpha);
+  EXPECT_NO_THROW(check_rank(stored, linears[2], 3, "file"));
+  const AdapterOptions saved = in_peft_names(stored, config);
+  EXPECT_EQ(saved.target_modules.pattern, options.target_modules.pattern);
+  EXPECT_EQ(saved.exclude_modules.pattern, options.exclude_modules.pattern);
+  EXPECT_EQ(saved.rank_pattern, options.rank_pattern);
+  EXPECT_EQ(saved.alpha_pattern, options.alpha_pattern);
+
+  options.target_modules.pattern = R"(.*language_model\.layers\..*)";
+  try {
+    match_target_modules(linears, "lm_head", "", in_file_names(options, config));
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("a path, as model.layers.0.mlp.up_proj"), std::string::npos);
+  }
+}
+
+TEST(AdapterNames, LayersAreCountedInPeftsPaths) {
+  DecoderConfig config;
+  config.file_prefix = "backbone.";
+  config.adapter_prefix = "model.";
+  const std::vector<std::string> linears = {"backbone.layers.0.mixer.in_proj", "backbone.layers.1.mixer.in_proj"};
+  AdapterOptions options;
+  options.target_modules.names = {"in_proj"};
+  options.layers_to_transform = {{1}};
+  options.layers_pattern = {"model.layers"};
+  const TargetModules found = match_target_modules(linears, "lm_head", "", in_file_names(options, config));
+  EXPECT_EQ(found.modules, std::vector<std::string>{linears[1]});
 }
 
 // As in Kimi Linear, whose files have "block_sparse_moe" for all of "mlp" but the tensors of all experts.
@@ -59,9 +100,12 @@ TEST(AdapterNames, AreRenamedAtTheBeginningOfAPatternToo) {
   config.adapter_names = {{".mlp.shared_mlp.", ".mlp.shared_experts."}};
   AdapterOptions options;
   options.alpha_pattern = {{"mlp.shared_mlp.up_proj", 3}};
-  const AdapterOptions saved = in_peft_names(options, config);
-  EXPECT_EQ(saved.alpha_pattern[0].first, "mlp.shared_experts.up_proj");
-  EXPECT_EQ(in_file_names(saved, config).alpha_pattern, options.alpha_pattern);
+  for (int times = 0; times < 2; ++times) {
+    options = in_file_names(options, config);
+    EXPECT_EQ(alpha_of(options, "model.layers.1.mlp.shared_mlp.up_proj"), 3);
+    options = in_peft_names(options, config);
+    EXPECT_EQ(options.alpha_pattern[0].first, "mlp.shared_experts.up_proj");
+  }
   config.adapter_names = {{".block_sparse_moe.", ".mlp."}};
   config.experts.emplace();
   EXPECT_EQ(file_name("model.layers.1.mlp.experts.3.w1", config), "model.layers.1.block_sparse_moe.experts.3.w1");
