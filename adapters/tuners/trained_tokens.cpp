@@ -85,7 +85,11 @@ std::vector<TrainedTokens> find_trained_tokens(Decoder& model, const AdapterOpti
     const Linear* head = tables.tied_head(*embedding);
     add(embedding->name(), ids, embedding->table().value.dim(0), head);
     if (!head) continue;
-    refuse_trained_otherwise(head->name(), targeted, fully_trained);
+    if (targeted.contains(head->name())) {
+      refuse("trains rows of " + embedding->name() + ", which the tied " + head->name() + " has too, and " +
+                 head->name() + " has an adapter",
+             "leave " + head->name() + " out of target_modules");
+    }
     shared = &ids;
   }
   for (const auto& [name, ids] : options.trainable_token_indices) {

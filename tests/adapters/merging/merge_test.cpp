@@ -203,7 +203,9 @@ TEST_F(MergeTest, WhatLoadingRefusesIsNotMerged) {
   adapter.tensors["model.embed_tokens.token_adapter.trainable_tokens_delta"] = Tensor::zeros(pool, {1, 64}, DType::f32);
   adapter.tensors["lm_head.lora_A.weight"] = Tensor::zeros(pool, {4, 64}, DType::f32);
   adapter.tensors["lm_head.lora_B.weight"] = Tensor::zeros(pool, {512, 4}, DType::f32);
-  EXPECT_THAT(refusal(adapter), HasSubstr("trainable_token_indices names lm_head, which has an adapter already"));
+  EXPECT_THAT(refusal(adapter),
+              HasSubstr("trains rows of model.embed_tokens, which the tied lm_head has too, and lm_head "
+                        "has an adapter; leave lm_head out of target_modules"));
 
   adapter = good;
   adapter.options.modules_to_save = {"lm_head"};
