@@ -158,22 +158,31 @@ class Signals(RolloutTest):
                     self.assertEqual(program.snapshot(self.folder), before)
 
     def test_what_the_command_of_a_reward_started_ends_with_the_run(self):
+        """Where what is unfinished is removed first, as the first answers are judged, and where it is left."""
         pid = self.folder / "pid"
         argv = ["sh", "-c", f"sleep 1000000 & echo $! > {pid}; exec \"$@\"", "sh", *self.judge()["argv"]]
         recipe = self.rollout_recipe(rewards=[{"type": "command", "argv": argv}])
-        child = self.start_held(self.folder / "out/rollouts", "write", "train", recipe)  # the first answers are judged
-        state = pathlib.Path("/proc", pid.read_text().strip(), "stat")
+        first, second = (signal.SIGTERM, "stopping: "), (signal.SIGINT, "again to leave without it")
+        for held, before in (("out/rollouts", []), ("out/metrics.jsonl", [first, second])):
+            with self.subTest(held=held):
+                child = self.start_held(self.folder / held, "write", "train", recipe)
+                state = pathlib.Path("/proc", pid.read_text().strip(), "stat")
 
-        def is_over():  # or nobody has asked yet how it ended
-            try:
-                return state.read_text().rpartition(")")[2].split()[0] == "Z"
-            except (FileNotFoundError, ProcessLookupError):
-                return True
+                def is_over():  # or nobody has asked yet how it ended
+                    try:
+                        return state.read_text().rpartition(")")[2].split()[0] == "Z"
+                    except (FileNotFoundError, ProcessLookupError):
+                        return True
 
-        self.assertFalse(is_over())
-        child.send_signal(signal.SIGTERM)
-        self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
-        self.wait_until(is_over)
+                self.assertFalse(is_over())
+                for number, said in before:
+                    child.send_signal(number)
+                    self.says(said)
+                child.send_signal(signal.SIGTERM)
+                self.assertEqual(child.wait(program.LIMIT), 75, self.errors())
+                self.wait_until(is_over)
+                self.held.unlink()
+                shutil.rmtree(self.folder / "out")
 
     def test_a_signal_during_the_export_removes_it_and_the_run_goes_on_to_it(self):
         recipe = self.evaluating_recipe()

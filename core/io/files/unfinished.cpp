@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 namespace nibble {
@@ -20,12 +21,26 @@ struct Noted {
 struct Registry {
   std::recursive_mutex mutex;
   std::vector<Noted> noted;
-  std::vector<pid_t> groups;
 };
 
 Registry& registry() {
   static Registry* const result = new Registry;
   return *result;
+}
+
+// A list that only grows, so that a signal handler may read it at any time. id 0: free.
+struct GroupNode {
+  std::atomic<pid_t> id;
+  GroupNode* next;
+};
+std::atomic<GroupNode*> groups{nullptr};
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<GroupNode*>::is_always_lock_free);
+
+// Of this id, or null; held by hold_unfinished().
+GroupNode* find_group(pid_t id) {
+  GroupNode* node = groups;
+  while (node && node->id != id) node = node->next;
+  return node;
 }
 
 }  // namespace
@@ -51,17 +66,24 @@ void forget_unfinished(const fs::path& path) {
 
 void note_group(pid_t group) {
   const auto held = hold_unfinished();
-  registry().groups.push_back(group);
+  GroupNode* const spare = find_group(0);
+  spare ? void(spare->id = group) : void(groups = new GroupNode{group, groups});
 }
 
 void forget_group(pid_t group) {
   const auto held = hold_unfinished();
-  std::erase(registry().groups, group);
+  if (GroupNode* const node = find_group(group)) node->id = 0;
+}
+
+void kill_groups() {
+  for (const GroupNode* node = groups; node; node = node->next) {
+    if (const pid_t id = node->id; id > 0) kill(-id, SIGKILL);
+  }
 }
 
 void remove_unfinished() {
   hold_unfinished().release();
-  for (const pid_t group : registry().groups) kill(-group, SIGKILL);
+  kill_groups();
   std::error_code ignored;
   for (auto one = registry().noted.rbegin(); one != registry().noted.rend(); ++one) {
     // Another thread may put one more file into a directory while it goes.

@@ -22,9 +22,11 @@ enum class Leftover {
 void note_unfinished(const std::filesystem::path& path, Leftover what = Leftover::tree);
 void forget_unfinished(const std::filesystem::path& path);
 
-/// From now on remove_unfinished() kills this group of processes.
+/// From now on remove_unfinished() and kill_groups() kill this group of processes.
 void note_group(pid_t group);
 void forget_group(pid_t group);
+/// What a signal handler does that ends the process without remove_unfinished(): it waits for nobody.
+void kill_groups();
 
 /// Removes what is noted. From then on whoever makes, finishes or notes anything waits for ever: the process is about
 /// to end. For programs, on a thread of their own (StopSignal).

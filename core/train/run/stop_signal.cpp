@@ -41,6 +41,12 @@ void say(const char* line) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, end + 1);
 }
 
+// At once, in a signal handler too: unfinished files are swept by the next start, and processes are not.
+[[noreturn]] void leave(int exit_code) {
+  kill_groups();
+  _exit(exit_code);
+}
+
 void note_signal(int signal) {
   const int error = errno;
   // A shell and the kernel both send a hangup when one terminal is closed: it asks to stop, and never twice.
@@ -61,7 +67,7 @@ void note_signal(int signal) {
   } else if (before == 1 && policy == StopPolicy::finish_save) {
     say("stopping as soon as the step is saved; again to leave without it");
   } else {
-    _exit(resumable ? kResumable : 128 + signal);
+    leave(resumable ? kResumable : 128 + signal);
   }
   errno = error;
 }
@@ -121,7 +127,7 @@ void StopSignal::end_when_signalled() {
 void StopSignal::set_policy(StopPolicy policy) {
   current = policy;
   if (policy == StopPolicy::at_once && count > 0) sem_post(&end_now_);
-  if (policy == StopPolicy::finish_step && count > 1) _exit(kResumable);
+  if (policy == StopPolicy::finish_step && count > 1) leave(kResumable);
 }
 
 int StopSignal::signal() const { return first_signal; }

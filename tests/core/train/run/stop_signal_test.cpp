@@ -1,6 +1,7 @@
 #include "nibble/core/train/run/stop_signal.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <functional>
 
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/files/unfinished.h"
 #include "nibble/tests/temporary_directory.h"
 
 namespace nibble {
@@ -51,6 +53,54 @@ TEST(StopSignal, SecondSignalEndsTheProcessWith75) {
     raise(SIGINT);
   };
   EXPECT_EQ(ended(twice), 75);
+}
+
+// As the command of a reward and what it started.
+TEST(StopSignal, WhateverLeavesAtOnceKillsTheNotedGroups) {
+  const auto left = [](const std::function<void(StopSignal&)>& leaving) {
+    int alive[2];  // the processes of the group alone have its end to write
+    ASSERT_EQ(pipe(alive), 0);
+    const auto working = [&] {
+      StopSignal stop;
+      const pid_t gone = fork();
+      if (gone == 0) _exit(0);
+      const pid_t group = fork();
+      if (group == 0) {
+        setpgid(0, 0);
+        for (const int number : {SIGTERM, SIGINT}) signal(number, SIG_IGN);
+        for (;;) pause();
+      }
+      setpgid(group, group);
+      close(alive[1]);
+      for (const pid_t one : {gone, group}) note_group(one);
+      waitpid(gone, nullptr, 0);
+      forget_group(gone);
+      leaving(stop);
+    };
+    EXPECT_EQ(ended(working), 75);
+    close(alive[1]);
+    pollfd over{alive[0], POLLIN, 0};
+    EXPECT_EQ(poll(&over, 1, 60000), 1) << "somebody lives";
+    close(alive[0]);
+  };
+  left([](StopSignal&) {
+    raise(SIGTERM);
+    raise(SIGINT);
+  });
+  for (const bool third : {true, false}) {
+    left([&](StopSignal& stop) {
+      stop.set_policy(StopPolicy::finish_save);
+      raise(SIGTERM);
+      raise(SIGINT);
+      if (third) raise(SIGTERM);
+      stop.set_policy(StopPolicy::finish_step);
+    });
+  }
+  left([](StopSignal& stop) {
+    stop.set_policy(StopPolicy::at_once);
+    raise(SIGTERM);
+    for (;;) pause();
+  });
 }
 
 TEST(StopSignal, AnUnsavedStepTakesAThirdOrTheEndOfTheSave) {
