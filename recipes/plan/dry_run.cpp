@@ -4,20 +4,25 @@
 #include <optional>
 #include <set>
 
+#include "nibble/core/base/parallel.h"
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/resize.h"
+#include "nibble/core/ops/meta/meta_device.h"
+#include "nibble/core/train/train_step.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/pretraining_tokenizer.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/models/with_key.h"
+#include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/reinforcement/block.h"
 #include "nibble/recipes/reinforcement/prompt_records.h"
 #include "nibble/recipes/reinforcement/rewards.h"
 #include "nibble/recipes/reinforcement/value_model.h"
+#include "nibble/recipes/training/loop.h"
 #include "nibble/recipes/training/training_data.h"
 
 namespace nibble {
@@ -79,6 +84,30 @@ void validate_model(const Recipe& recipe, const DecoderConfig& config, int64_t r
   for (const std::string& note : plan->notes) observer.message("note: " + note);
 }
 
+// What a run warns of, by the names of all that it trains.
+void validate_no_decay(const Recipe& recipe, const TrainingData& data, const Observer& observer) {
+  if (recipe.optimizer.no_decay.empty()) return;
+  const PlanJob job = plan_job(recipe, data);
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  SelfComm comm;
+  RankContext rank{comm, pool, threads(), 0};
+  std::vector<Parameter*> trained;
+  const auto add_trained = [&](Decoder& model, std::string_view prefix) {
+    if (job.everything) make_trainable(model, rank);
+    for (Parameter* parameter : trainable_parameters(model)) {
+      parameter->name.insert(0, prefix);
+      trained.push_back(parameter);
+    }
+  };
+  Decoder model = job.make_model(job.model.config, {}, nullptr, nullptr, rank);
+  add_trained(model, "");
+  std::optional<Decoder> value;
+  if (job.make_value)
+    add_trained(value.emplace(job.make_value(job.model.config, {}, nullptr, nullptr, rank)), kValuePrefix);
+  warn_of_no_decay(recipe.optimizer.no_decay, trained, comm, observer);
+}
+
 // Judges can judge, and what rewards read of each prompt's record is there.
 void check_rewards(const Recipe& recipe, const Dataset& prompts) {
   const PromptRecords records(recipe.data);
@@ -106,6 +135,7 @@ DryRun dry_run(const Recipe& given, const Observer& observer, int64_t previews) 
   DryRun result;
   validate_checkpoint(recipe);
   validate_model(recipe, config, rows, observer, result);
+  validate_no_decay(recipe, data, observer);
   try_output(recipe.output.dir);
   result.total_steps = data.total_steps();
   result.first_step = data.step_info(1);

@@ -68,18 +68,18 @@ std::vector<Parameter*> parameters_of(const ParallelModel& parallel, ValueModel*
   return all;
 }
 
+}  // namespace
+
 // Patterns may be those of several models; where none fits a tensor that any rank trains, they are a slip.
-void warn_of_no_decay(const Optimizer& optimizer, Communicator& ranks, const Observer& observer) {
-  const std::vector<std::string>& patterns = optimizer.options().no_decay;
+void warn_of_no_decay(const std::vector<std::string>& patterns, const std::vector<Parameter*>& trained,
+                      Communicator& ranks, const Observer& observer) {
   const auto fits = [&](const Parameter* parameter) {
     return std::ranges::any_of(patterns, [&](const auto& pattern) { return name_matches(pattern, parameter->name); });
   };
-  const auto fitting = static_cast<double>(std::ranges::count_if(optimizer.parameters(), fits));
+  const auto fitting = static_cast<double>(std::ranges::count_if(trained, fits));
   if (patterns.empty() || ranks.all_reduce_sum("check no_decay", fitting) > 0 || ranks.rank() != 0) return;
   observer.message("warning: optimizer.no_decay fits no tensor that is trained");
 }
-
-}  // namespace
 
 std::unique_ptr<StepExecutor> training_executor(Decoder& model, ParallelModel& parallel, ValueModel* value,
                                                 const Recipe& recipe, RankContext& rank) {
@@ -128,7 +128,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   } else {
     run.set_slicers(parallel.slicer(), parallel.written_slicer());
   }
-  warn_of_no_decay(impl_->optimizer, rank.comm, observer);
+  warn_of_no_decay(recipe.optimizer.no_decay, impl_->optimizer.parameters(), rank.comm, observer);
   run.restore(impl_->optimizer);
   parallel.share_values();
   if (value) value->share_values();

@@ -28,6 +28,10 @@ ParallelOptions parallel_options(const Recipe& recipe);
 std::unique_ptr<StepExecutor> training_executor(Decoder& model, ParallelModel& parallel, ValueModel* value,
                                                 const Recipe& recipe, RankContext& rank);
 
+/// Warns where none of optimizer.no_decay fits a tensor that is trained on any rank. By all ranks.
+void warn_of_no_decay(const std::vector<std::string>& patterns, const std::vector<Parameter*>& trained,
+                      Communicator& ranks, const Observer& observer);
+
 /// What a recipe's loop works with: the optimizer, the schedule, the layout over ranks, evaluations, texts and
 /// checkpoints. A recipe shows the loop itself (finetune.cpp):
 ///

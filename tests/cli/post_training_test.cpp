@@ -224,6 +224,9 @@ TEST_F(PostTraining, AJudgeThatCannotJudgeIsNamedWithItsKeyBeforeTheRun) {
     return train("grpo", draws + "rewards: [{" + reward + "}]\n", "validate");
   };
   EXPECT_EQ(ppo("objective.value_adapter=mine").code, 0);
+  const std::string fits_none = "optimizer.no_decay fits no tensor";
+  EXPECT_THAT(ppo("optimizer.no_decay=[value_model.*.score]").text, Not(HasSubstr(fits_none)));
+  EXPECT_THAT(ppo("optimizer.no_decay=[valeu_model]").text, HasSubstr(fits_none));
   const std::string no_head = "[^ ]*plain/adapter: has no score head that would say how many labels there are; name a";
   EXPECT_THAT(ppo("objective.reward_model=plain").text, ContainsRegex("error: objective.reward_model: " + no_head));
   EXPECT_THAT(train("ppo, reward_model: plain", draws).text,

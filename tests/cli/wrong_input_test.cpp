@@ -334,11 +334,16 @@ TEST_F(WrongModel, NamesThatFitNothing) {
   }
   run("validate" + skips + "[lm_head,score,model.layers.1,up_proj]", 0, "");
   const std::string warning = "warning: optimizer.no_decay fits no tensor that is trained\n";
-  run("train r.json train.steps=1 adapter.r=2 optimizer.no_decay=[norm,bias]", 0, warning);
-  const std::string fits = "train r.json train.steps=1 adapter.r=2 output.dir=fits optimizer.no_decay=[lora_B,bias]";
-  EXPECT_EQ(test::output_of("cd " + directory_.path().string() + " && " + kProgram + " " + fits + " 2>&1")
-                .text.find("no_decay fits"),
-            std::string::npos);
+  for (const char* command : {"validate", "train"}) {
+    const std::string asked = std::string(command) + " r.json train.steps=1 adapter.r=2 ";
+    run(asked + "optimizer.no_decay=[norm,bias]", 0, warning);
+    const std::string fits = asked + "output.dir=fits optimizer.no_decay=[lora_B,bias]";
+    EXPECT_EQ(test::output_of("cd " + directory_.path().string() + " && " + kProgram + " " + fits + " 2>&1")
+                  .text.find("no_decay fits"),
+              std::string::npos)
+        << command;
+  }
+  run("validate r.json optimizer.no_decay=[nrom]", 0, warning);
   run("validate r.json adapter.target_modules=[q_proj] adapter.layers_to_transform=[0,99]", 0,
       "note: these fit no module: layers_to_transform 99\n");
   run("validate r.json adapter.exclude_modules=all-linear adapter.r=2", 0,
