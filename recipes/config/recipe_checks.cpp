@@ -150,8 +150,12 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   }
   // With no degree given the ranks of a launch are replicas.
   if (recipe.parallel.mesh().ranks() != 1) recipe.parallel.mesh().check_experts();
-  if (recipe.parallel.experts > 1 && recipe.has_rollouts()) {
+  if (recipe.parallel.experts > 1 && recipe.has_rollouts() && recipe.objective.rollout.file.empty()) {
     document.refuse("parallel.experts", "needs ranks that compute in step, which they do not while they write answers",
+                    "use parallel.shard or parallel.replicate, or give the answers in rollout.file");
+  }
+  if (recipe.parallel.experts > 1 && recipe.objective.type == ObjectiveType::ppo) {
+    document.refuse("parallel.experts", "does not spread the experts of a value model, which ppo has",
                     "use parallel.shard or parallel.replicate");
   }
   if ((model.block_size & (model.block_size - 1)) != 0)

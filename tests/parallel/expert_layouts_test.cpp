@@ -203,6 +203,42 @@ TEST_P(ExpertRuns, RanksWithoutAMicrobatchServeTheOthers) {
   compare(run(wanted_, 2, "stages"), "spread-stages", 4, {{"experts", 2}, {"replicate", 2}, {"pipeline", 2}});
 }
 
+// Answers of a file: their log-probabilities are computed in step, and nothing is drawn.
+TEST_P(ExpertRuns, OfGivenAnswersTheyGiveTheBitsOfOneRank) {
+  const ExpertKind& kind = expert_kinds()[GetParam()];
+  if (kind.pretrains) return;
+  std::string answers;
+  for (int i = 0; i < 24; ++i) {
+    std::vector<int> answer(static_cast<size_t>(2 + i * 5 % 7));
+    for (size_t t = 0; t < answer.size(); ++t) answer[t] = 97 + (i * 3 + static_cast<int>(t * t)) % 26;
+    const int prompt = i / 4;
+    answers +=
+        json{{"prompt_ids", {65 + prompt, 66 + 3 * prompt, 67}}, {"completion_ids", answer}, {"reward", i % 3}}.dump() +
+        "\n";
+  }
+  write_bytes(directory_ / "answers.jsonl", answers);
+  wanted_["data"] = {{"max_length", 32}};
+  wanted_["rollout"] = {{"completions", 4}, {"file", (directory_ / "answers.jsonl").string()}};
+  if (!kind.adapter.is_null()) wanted_["adapter"]["init_lora_weights"] = false;  // unlike the base from the start
+  const bool keeps_base = !kind.adapter.is_null() && !kind.adapter.contains("modules_to_save");
+  json objectives = {{{"type", "grpo"}, {"num_iterations", 2}}, {{"type", "rloo"}, {"num_iterations", 2}}};
+  for (json& objective : objectives) objective["beta"] = keeps_base ? 0.05 : 0;
+  if (keeps_base) objectives.push_back({{"type", "distillation"}, {"teacher_model_name_or_path", base_.string()}});
+  for (const json& objective : objectives) {
+    const std::string name = objective["type"];
+    SCOPED_TRACE(name);
+    wanted_["objective"] = objective;
+    if (objective.value("beta", 0.0) > 0) wanted_["objective"]["reference"] = "adapter_off";
+    wanted_["parallel"] = nullptr;
+    const Outcome one = run(wanted_, 1, name);
+    EXPECT_GT(one.norms.at(0), 0);
+    wanted_["parallel"] = {{"experts", 2}, {"replicate", 2}};
+    expect_same_bits(run(wanted_, 2, name + "-two"), one);
+    wanted_["parallel"] = {{"experts", 2}, {"shard", 4}, {"shard_adapters", true}};
+    expect_same_bits(run(wanted_, 4, name + "-four"), one);
+  }
+}
+
 // Tensors of all experts have 9216 and 4608 values, in blocks that lie in one expert; other states stay in f32.
 TEST_P(ExpertRuns, SpreadTheyHaveThe8BitStatesOfOneRank) {
   wanted_["optimizer"]["type"] = "adamw8bit";

@@ -172,6 +172,16 @@ TEST(ObjectiveRecipe, OfGivenAnswersNeedsNoPromptsAndNoRoomForThem) {
   EXPECT_TRUE(parse(recipe_of(R"("type": "grpo")", rest)).data.train.empty());
 }
 
+TEST(ObjectiveRecipe, SpreadsExpertsWhereRanksComputeInStep) {
+  const auto parsed = [](const std::string& type, const std::string& file) {
+    return parse(recipe_of("\"type\": \"" + type + "\"", R"("rollout": {"completions": 2)" + file + R"(},
+        "data": {"train": "P.jsonl"}, "train": {"microbatch_size": 4}, "parallel": {"replicate": 2, "experts": 2})"));
+  };
+  const std::string file = R"(, "file": "r.jsonl")";
+  for (const char* type : {"grpo", "rloo"}) EXPECT_EQ(parsed(type, file).parallel.experts, 2) << type;
+  EXPECT_THAT(error_of<UsageError>([&] { parsed("ppo", file); }), HasSubstr("the experts of a value model"));
+}
+
 TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
   const auto refused = [](const std::string& rollout, const std::string& rewards, const std::string& data = "") {
     const std::string rest = R"("rollout": {)" + rollout + R"(}, "rewards": [)" + rewards +
