@@ -1,41 +1,49 @@
 #include "nibble/recipes/evaluation/answer.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace nibble {
 
 namespace {
 
-// The number that ends at byte `end` of text, digits in front of it: without the commas of thousands, and without what
-// does not change its value.
-std::string number_before(std::string_view text, size_t end) {
-  size_t begin = end;
-  while (begin > 0 && (is_digit(text[begin - 1]) || ((text[begin - 1] == ',' || text[begin - 1] == '.') && begin > 1 &&
-                                                     is_digit(text[begin - 2])))) {
-    --begin;
-  }
-  std::string digits;
-  for (const char c : text.substr(begin, end - begin)) {
-    if (c != ',') digits.push_back(c);
-  }
-  // "see 3.1.4" is no number with two points: its last part counts.
-  if (std::count(digits.begin(), digits.end(), '.') > 1) digits.erase(0, digits.rfind('.') + 1);
-  if (digits.find('.') != std::string::npos) {
-    digits.erase(digits.find_last_not_of('0') + 1);
-    if (digits.ends_with('.')) digits.pop_back();
-  }
-  digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size() - 1));
-  if (digits.starts_with('.')) digits.insert(0, "0");
-  // A minus between two numbers is a sign of arithmetic.
-  const bool negative = begin > 0 && text[begin - 1] == '-' && (begin < 2 || !is_digit(text[begin - 2]));
-  return negative && digits != "0" ? "-" + digits : digits;
+size_t digits_before(std::string_view text, size_t end) {
+  while (end > 0 && is_digit(text[end - 1])) --end;
+  return end;
 }
 
-std::optional<std::string> last_number(std::string_view text) {
-  for (size_t end = text.size(); end > 0; --end) {
-    if (is_digit(text[end - 1])) return number_before(text, end);
+// Where the whole number that ends at byte `end` begins, with commas before three digits, or two of a longer one
+// ("12,34,567").
+size_t whole_before(std::string_view text, size_t end) {
+  size_t begin = digits_before(text, end);
+  if (end - begin != 3) return begin;
+  while (begin > 1 && text[begin - 1] == ',' && is_digit(text[begin - 2])) {
+    const size_t next = digits_before(text, begin - 1), digits = begin - 1 - next;
+    if (digits > 3) break;
+    begin = next;
+    if (digits == 1) break;
   }
-  return std::nullopt;
+  return begin;
+}
+
+// Whether a point may begin a number there: "-.5", but not "v.5" or "...5".
+bool begins_number(std::string_view text, size_t point) {
+  if (point == 0) return true;
+  const auto before = static_cast<unsigned char>(text[point - 1]);
+  return before < 0x80 && before != '.' && std::isalnum(before) == 0;
+}
+
+// Without what does not change its value.
+std::string shortest(std::string number) {
+  const bool negative = number.starts_with('-');
+  number.erase(0, negative ? 1 : 0);
+  if (number.find('.') != std::string::npos) {
+    number.erase(number.find_last_not_of('0') + 1);
+    if (number.ends_with('.')) number.pop_back();
+  }
+  number.erase(0, std::min(number.find_first_not_of('0'), number.size() - 1));
+  if (number.starts_with('.')) number.insert(0, "0");
+  return negative && number != "0" ? "-" + number : number;
 }
 
 std::optional<std::string> last_filled_line(std::string_view text) {
@@ -50,21 +58,46 @@ std::optional<std::string> last_filled_line(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> last_number(std::string_view text) {
+  size_t end = text.size();
+  while (end > 0 && !is_digit(text[end - 1])) --end;
+  if (end == 0) return std::nullopt;
+  size_t begin = whole_before(text, end);
+  std::string fraction;
+  if (const size_t digits = digits_before(text, end); digits > 0 && text[digits - 1] == '.') {
+    const size_t point = digits - 1, whole = whole_before(text, point);
+    // "see 3.1.4" is no number with two points: its last part counts.
+    const bool section = whole < point && whole > 1 && text[whole - 1] == '.' && is_digit(text[whole - 2]);
+    if (whole < point ? !section : begins_number(text, point)) {
+      fraction = text.substr(point, end - point);
+      begin = whole;
+      end = point;
+    }
+  }
+  std::string number(text.substr(begin, end - begin));
+  std::erase(number, ',');
+  if (number.empty()) number = "0";
+  // A minus between two numbers is a sign of arithmetic.
+  const bool negative = begin > 0 && text[begin - 1] == '-' && (begin < 2 || !is_digit(text[begin - 2]));
+  return (negative ? "-" : "") + number + fraction;
+}
+
 AnswerRule AnswerRule::regex(const std::string& pattern) {
-  const PythonRegex own(pattern);  // its errors name the pattern alone
   AnswerRule rule(Kind::regex);
-  rule.pattern_.emplace("(?s:.*)(?:" + pattern + ")");
+  rule.pattern_.emplace(pattern);
   return rule;
 }
 
 std::optional<std::string> AnswerRule::find(std::string_view text) const {
   switch (kind_) {
-    case Kind::number:
-      return last_number(text);
+    case Kind::number: {
+      const std::optional<std::string> number = last_number(text);
+      return number ? std::optional(shortest(*number)) : std::nullopt;
+    }
     case Kind::last_line:
       return last_filled_line(text);
     default:
-      return pattern_->first_group(text);
+      return pattern_->first_group_of_last(text);
   }
 }
 

@@ -12,6 +12,10 @@ namespace nibble {
 /// Of ASCII, whatever the locale.
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+/// The last number of a text, "-1,234.50" as "-1234.50" and ".5" as "0.5": digits with commas between thousands, a
+/// fraction and a sign. Nothing where there is no digit.
+std::optional<std::string> last_number(std::string_view text);
+
 class AnswerRule {
  public:
   /// The last number, "1,234.50" as "1234.5": GSM8K's and most others'.

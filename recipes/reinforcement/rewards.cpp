@@ -24,30 +24,6 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, end - begin + 1);
 }
 
-// Digits with commas between thousands, a sign, a fraction. Without the commas; "" where there is none.
-std::string last_number(const std::string& text) {
-  size_t end = text.size();
-  while (end > 0 && !is_digit(text[end - 1])) --end;
-  size_t begin = end;
-  bool fraction = false;
-  while (begin > 0) {
-    const char c = text[begin - 1];
-    const bool joins = begin > 1 && is_digit(text[begin - 2]) && begin < end;
-    if (is_digit(c) || (c == ',' && joins)) {
-      --begin;
-    } else if (c == '.' && joins && !fraction) {
-      fraction = true;
-      --begin;
-    } else {
-      break;
-    }
-  }
-  std::string number = text.substr(begin, end - begin);
-  std::erase(number, ',');
-  const bool negative = begin > 0 && begin < end && text[begin - 1] == '-' && (begin < 2 || !is_digit(text[begin - 2]));
-  return negative ? "-" + number : number;
-}
-
 const char* type_name(RewardRecipe::Type type) {
   constexpr const char* kNames[] = {"exact", "number", "regex", "length", "repetition", "command", "model"};
   return kNames[static_cast<size_t>(type)];
@@ -85,9 +61,9 @@ double exact_reward(const std::string& answer, const std::string& expected) {
 }
 
 double number_reward(const std::string& answer, const std::string& expected) {
-  const std::string output = last_number(answer), right = last_number(expected);
-  if (output.empty() || right.empty()) return 0;
-  const double a = std::strtod(output.c_str(), nullptr), b = std::strtod(right.c_str(), nullptr);
+  const std::optional<std::string> output = last_number(answer), right = last_number(expected);
+  if (!output || !right) return 0;
+  const double a = std::strtod(output->c_str(), nullptr), b = std::strtod(right->c_str(), nullptr);
   return output == right || (a == b && std::isfinite(a)) ? 1 : 0;
 }
 
@@ -145,7 +121,7 @@ std::string Rewards::column(const PromptRecord& of, size_t i) const {
   std::string text = value->is_string() ? value->get<std::string>()
                      : number           ? without_exponent(*value)
                                         : json_text(*value);
-  if (number && last_number(text).empty()) {
+  if (number && !last_number(text)) {
     record.fail(
         "has no number in \"" + record.file_name(name) + "\" for " + place(i) + ": " + json_text(*value).substr(0, 80),
         "give every prompt a number there, or take another column or reward, such as exact");

@@ -18,6 +18,12 @@ constexpr unsigned long kMostRetries = 1'000'000;  // a sane pattern on a module
 struct Region {
   OnigRegion* value = onig_region_new();
   ~Region() { onig_region_free(value, 1); }
+
+  std::optional<std::string> first_group(std::string_view text) const {
+    if (value->num_regs < 2 || value->beg[1] < 0) return std::nullopt;
+    const auto begin = static_cast<size_t>(value->beg[1]);
+    return std::string(text.substr(begin, static_cast<size_t>(value->end[1]) - begin));
+  }
 };
 
 }  // namespace
@@ -46,17 +52,17 @@ struct PythonRegex::Compiled {
                      "correct it");
   }
 
-  /// Length of the match at the start of text, or -1; with `within` where the first one anywhere begins.
-  int match(regex_t* compiled, std::string_view text, OnigRegion* region, bool within = false) const {
+  /// Length of the match at the start of text, or -1; with `within` where the first one from byte `from` on begins.
+  int match(regex_t* compiled, std::string_view text, OnigRegion* region, bool within = false, size_t from = 0) const {
     OnigMatchParam* limits = onig_new_match_param();
     onig_initialize_match_param(limits);
     onig_set_retry_limit_in_match_of_match_param(limits, kMostRetries);
     onig_set_retry_limit_in_search_of_match_param(limits, kMostRetries);
     const OnigUChar* begin = onig_bytes(text.data());
     const OnigUChar* end = begin + text.size();
-    const int found = within
-                          ? onig_search_with_param(compiled, begin, end, begin, end, region, ONIG_OPTION_NONE, limits)
-                          : onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
+    const int found =
+        within ? onig_search_with_param(compiled, begin, end, begin + from, end, region, ONIG_OPTION_NONE, limits)
+               : onig_match_with_param(compiled, begin, end, begin, region, ONIG_OPTION_NONE, limits);
     onig_free_match_param(limits);
     if (found < 0 && found != ONIG_MISMATCH) {
       const bool name = text.size() < 200 && text.find('\n') == text.npos;
@@ -97,9 +103,23 @@ bool PythonRegex::matches_within(std::string_view text) const {
 std::optional<std::string> PythonRegex::first_group(std::string_view text) const {
   Region region;
   if (compiled_->match(compiled_->regex, text, region.value) < 0) return std::nullopt;
-  if (region.value->num_regs < 2 || region.value->beg[1] < 0) return std::nullopt;
-  const auto begin = static_cast<size_t>(region.value->beg[1]);
-  return std::string(text.substr(begin, static_cast<size_t>(region.value->end[1]) - begin));
+  return region.first_group(text);
+}
+
+std::optional<std::string> PythonRegex::first_group_of_last(std::string_view text) const {
+  Region region;
+  std::optional<std::string> found;
+  for (size_t from = 0; from <= text.size();) {
+    if (compiled_->match(compiled_->regex, text, region.value, true, from) < 0) break;
+    found = region.first_group(text);
+    const auto begin = static_cast<size_t>(region.value->beg[0]), end = static_cast<size_t>(region.value->end[0]);
+    from = end;
+    if (end > begin) continue;
+    do {  // past one character, whose other bytes begin none
+      ++from;
+    } while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80);
+  }
+  return found;
 }
 
 }  // namespace nibble

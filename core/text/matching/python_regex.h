@@ -23,6 +23,8 @@ class PythonRegex {
   bool matches_within(std::string_view text) const;
   /// The text of the first group of re.match, if it matches and the group took part.
   std::optional<std::string> first_group(std::string_view text) const;
+  /// The same of the last match of re.finditer.
+  std::optional<std::string> first_group_of_last(std::string_view text) const;
 
  private:
   struct Compiled;

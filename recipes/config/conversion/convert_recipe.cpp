@@ -451,6 +451,11 @@ ConvertedRecipe Converter::convert() {
   }
   finish_objective();
   finish_schedule();
+  const Json optimizer = root_.value("optimizer", Json::object());
+  if (!adapts_ && optimizer.value("weight_decay", 0.0) > 0) {  // as Transformers' Trainer, on which all three rest
+    root_["optimizer"]["no_decay"] = {"norm", "ln_", "bias"};
+    add_written("no decay of norms and biases");
+  }
   note_defaults();
   const Json data = root_.value("data", Json::object());
   const auto leave_out = [&](const char* key, const char* why) {

@@ -20,7 +20,14 @@ TEST(Answer, NumberIsTheLastOneWithoutWhatDoesNotChangeItsValue) {
       {"007", "7"},
       {"0", "0"},
       {"-0.0", "0"},
-      {".5", "5"},
+      {".5", "0.5"},
+      {"-.50", "-0.5"},
+      {"v.5", "5"},
+      {"...5", "5"},
+      {"(3,4)", "4"},
+      {"1,2,345", "2345"},
+      {"12,34,567 rupees", "1234567"},
+      {"12345,678", "678"},
       {"0.50%", "0.5"},
       {"1,000,000 people", "1000000"},
       {"10 apples, 20 pears.", "20"},
@@ -43,6 +50,9 @@ TEST(Answer, RegexIsTheFirstGroupOfTheLastMatch) {
   EXPECT_THAT(rule.find("#### a\nno,\n#### b!"), Optional(Eq("b")));
   EXPECT_EQ(rule.find("### a"), std::nullopt);
   EXPECT_THAT(AnswerRule::regex("(yes|no)|maybe").find("no. yes."), Optional(Eq("yes")));
+  EXPECT_THAT(AnswerRule::regex("(\\d+)").find("it is 13, not 457."), Optional(Eq("457")));
+  EXPECT_THAT(AnswerRule::regex("(\\w+)").find("a little"), Optional(Eq("little")));
+  EXPECT_THAT(AnswerRule::regex("(x*)").find("xx\xC3\xA9"), Optional(Eq("")));
   EXPECT_THROW(AnswerRule::regex("("), UsageError);
 }
 

@@ -125,6 +125,16 @@ class ImportGguf : public ::testing::Test {
     export_gguf(request, rank_.context());
     return request.out;
   }
+  /// The file with other metadata, or with fewer parts of its tensors.
+  void write_again(const GgufFile& whole, const std::map<std::string, GgufValue>& metadata,
+                   const std::vector<GgufTensor>& tensors, const std::filesystem::path& to) {
+    GgufWriter writer(to, {metadata.begin(), metadata.end()}, tensors);
+    for (const GgufTensor& tensor : tensors) {
+      const int64_t rows = element_count(tensor.shape) / tensor.shape.back();
+      writer.append(tensor.name, whole.rows(*whole.find(tensor.name), 0, rows, rank_.context().pool));
+    }
+    writer.finish();
+  }
   std::filesystem::path imported(const std::filesystem::path& file) {
     ImportRequest request;
     request.file = file.string();

@@ -119,23 +119,37 @@ TEST_F(ImportGguf, ExpertsThatTheFileDoesNotHoldWholeAreRefused) {
   }
   const GgufFile whole(exported(result(config + R"(, "norm_topk_prob": true})")));
   const auto broken = directory_ / "broken.gguf";
-  std::vector<std::pair<std::string, GgufValue>> metadata(whole.metadata().begin(), whole.metadata().end());
   std::vector<GgufTensor> tensors = whole.tensors();
   for (GgufTensor& tensor : tensors) {
     if (tensor.name == "blk.0.ffn_up_exps.weight") tensor.shape[0] = 3;
   }
-  GgufWriter writer(broken, metadata, tensors);
-  for (const GgufTensor& tensor : tensors) {
-    const int64_t rows = element_count(tensor.shape) / tensor.shape.back();
-    writer.append(tensor.name, whole.rows(*whole.find(tensor.name), 0, rows, rank_.context().pool));
-  }
-  writer.finish();
+  write_again(whole, whole.metadata(), tensors, broken);
   try {
     imported(broken);
     FAIL() << "no error";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("blk.0.ffn_up_exps.weight"));
     EXPECT_THAT(error.what(), HasSubstr("has shape [3, 24, 32]"));
+  }
+}
+
+// As llama.cpp reads them.
+TEST_F(ImportGguf, RopeIsScaledLinearlyWhereAFileNamesNoType) {
+  const GgufFile whole(exported(result(R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 40,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 23, "max_position_embeddings": 64,
+      "rope_scaling": {"type": "linear", "factor": 2.0}})")));
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    auto metadata = whole.metadata();
+    ASSERT_EQ(metadata.erase("llama.rope.scaling.type"), 1u);
+    auto factor = metadata.extract("llama.rope.scaling.factor");
+    factor.key() = key;
+    metadata.insert(std::move(factor));
+    const auto file = directory_ / (std::string(key) + ".gguf");
+    write_again(whole, metadata, whole.tensors(), file);
+    const RopeConfig rope = read_decoder_config(imported(file)).rope.at(0);
+    EXPECT_EQ(rope.scaling, RopeScaling::linear) << key;
+    EXPECT_EQ(rope.factor, 2) << key;
+    std::filesystem::remove_all(directory_ / "back");
   }
 }
 

@@ -24,6 +24,9 @@ TEST(Rewards, NumberComparesTheLastNumbers) {
   EXPECT_EQ(number_reward("it is -3", "3"), 0);
   EXPECT_EQ(number_reward("I do not know", "3"), 0);
   EXPECT_EQ(number_reward("42 or 43", "42"), 0);
+  EXPECT_EQ(number_reward("it is -.5", "-0.5"), 1);
+  EXPECT_EQ(number_reward("it is -.5", "5"), 0);
+  EXPECT_EQ(number_reward("the point (3,4)", "34"), 0);
   const std::string many(400, '9');  // more than a double holds
   EXPECT_EQ(number_reward(many, "9"), 0);
   EXPECT_EQ(number_reward(many, many + "9"), 0);

@@ -138,11 +138,13 @@ Json yarn_scaling(const GgufKeys& keys) {
 }
 
 Json scaling_of(const GgufKeys& keys, const GgufForm& form) {
-  const std::string type = keys.text("rope.scaling.type").value_or("none");
+  // Without a type llama.cpp scales linearly, by a factor that older files call otherwise.
+  const double factor = keys.number("rope.scaling.factor").value_or(keys.number("rope.scale_linear").value_or(0));
+  const std::string type = keys.text("rope.scaling.type").value_or(factor > 0 ? "linear" : "none");
   if (type == "none" || type == "longrope") return nullptr;
   if (type == "yarn" && form.yarn) return yarn_scaling(keys);
   if (type != "linear") keys.fail("rope.scaling.type", "is " + type + ", which is not read from GGUF files");
-  return {{"rope_type", "linear"}, {"factor", keys.number("rope.scaling.factor").value_or(1.0)}};
+  return {{"rope_type", "linear"}, {"factor", factor > 0 ? factor : 1.0}};
 }
 
 // rope_freqs.weight divides the frequencies, as Llama 3.1 and later do. It does not say from which length on; the other

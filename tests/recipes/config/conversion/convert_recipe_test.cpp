@@ -232,6 +232,15 @@ TEST(ConvertRecipe, NoEvaluationsAreNone) {
   }
 }
 
+TEST(ConvertRecipe, FullRunsDecayNeitherNormsNorBiases) {
+  // Transformers' Trainer decays neither norms nor biases.
+  const std::string full = "model_name_or_path: m\nfinetuning_type: full\ndataset: d\noutput_dir: o\n";
+  const Converted decayed(full + "weight_decay: 0.1\n");
+  EXPECT_EQ(decayed.root["optimizer"]["no_decay"], json({"norm", "ln_", "bias"}));
+  EXPECT_THAT(decayed.result.notes, Contains(HasSubstr("no decay of norms and biases")));
+  EXPECT_FALSE(Converted(full).root["optimizer"].contains("no_decay"));
+}
+
 TEST(ConvertRecipe, OtherWaysToTrainSomeWeightsAreNamedWithWhatIsTrained) {
   const Converted freeze("model_name_or_path: m\nfinetuning_type: freeze\ndataset: d\noutput_dir: o\n");
   EXPECT_FALSE(freeze.root.contains("adapter"));
