@@ -68,11 +68,29 @@ void check_new_embedding(const std::string& module, const AdapterOptions& option
   }
 }
 
+/// Whether an entry of modules_to_save may mean a parameter.
+bool is_named_by(const std::string& entry, const std::string& parameter, const DecoderConfig& config) {
+  return names_module_of(entry, parameter, config) || names_file_module_of(entry, parameter);
+}
+
+/// Of an entry of modules_to_save that names no module of PEFT's: what it means is in another one there.
+std::string own_entry_note(const std::string& entry, const FullyTrained& trained, const DecoderConfig& config) {
+  const auto is_in = [&](const auto& one) { return names_module_of(entry, one.first, config); };
+  const auto is_in_file = [&](const auto& one) { return names_file_module_of(entry, one.first); };
+  if (std::ranges::any_of(trained, is_in)) return "";
+  const auto first = std::ranges::find_if(trained, is_in_file);
+  if (first == trained.end()) return "";
+  return "\"" + entry + "\" in modules_to_save names no module of PEFT's, which has " +
+         module_of(peft_tensor(first->first, config)) + " there and may not read what is trained so";
+}
+
 /// The names of the whole model, and what is decided by them alone.
 class Planner {
  public:
-  Planner(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split)
-      : options_(options), split_(split), model_(plan_decoder(config, rank_.context())) {
+  /// stored: the file that the options are of, or null.
+  Planner(const DecoderConfig& config, const AdapterOptions& options, const ModelSplit& split,
+          const PeftAdapter* stored = nullptr)
+      : options_(options), split_(split), stored_(stored), model_(plan_decoder(config, rank_.context())) {
     model_.visit([&](Parameter& parameter) { parameters_.insert(parameter.name); });
     model_.visit_linears([&](Linear& linear) { plan_.linears.push_back(linear.name()); });
     model_.visit_embeddings([&](Embedding& embedding) { embeddings_.push_back(embedding.name()); });
@@ -118,7 +136,7 @@ class Planner {
       if (is_embedding(module)) check_embedding(module, model_.config(), split_);
     }
     const std::set<std::string> targeted(modules.begin(), modules.end());
-    plan_.fully_trained = find_fully_trained(model_, options_, targeted);
+    plan_.fully_trained = find_fully_trained(model_, options_, targeted, stored_);
     plan_.tokens = find_trained_tokens(model_, options_, targeted, plan_.fully_trained);
     plan_.modules = std::move(modules);
     for (const TrainedTokens& tokens : plan_.tokens) {
@@ -132,7 +150,7 @@ class Planner {
   bool has_parameter(const std::string& name) const { return parameters_.contains(name); }
   /// One that an entry of modules_to_save names; a tied head has no parameter of its own.
   bool has_module(const std::string& entry) const {
-    const auto is_of = [&](const std::string& parameter) { return names_module_of(entry, parameter); };
+    const auto is_of = [&](const std::string& parameter) { return is_named_by(entry, parameter, config()); };
     return is_of(names().head + ".weight") || std::ranges::any_of(parameters_, is_of);
   }
   const std::vector<std::string>& embeddings() const { return embeddings_; }
@@ -144,6 +162,7 @@ class Planner {
  private:
   const AdapterOptions& options_;
   const ModelSplit& split_;
+  const PeftAdapter* stored_;
   LocalRank rank_;
   Decoder model_;
   std::set<std::string> parameters_;
@@ -169,12 +188,14 @@ std::string stored_rows_name(const TrainedTokens& tokens) {
   return token_rows_name(tokens.table).substr(std::string(kPeftPrefix).size());
 }
 
-/// Whether PEFT has no such tensor: one of a single expert, or of a router that Transformers calls otherwise.
-bool is_ours_alone(const std::string& parameter, const DecoderConfig& config) {
-  if (!config.experts) return false;
-  const ExpertNames& names = config.names.block.experts;
-  const bool other_router = names.router != names.peft_router && is_named(module_of(parameter), names.router);
-  return other_router || expert_of(config, parameter).has_value();
+/// Of what only PEFT's names of modules mean, files of earlier versions have the base's: modules that are called
+/// otherwise, corrections of routers.
+bool may_lack(const std::string& parameter, const AdapterOptions& options, const DecoderConfig& config) {
+  const auto means_it = [&](const std::string& entry) { return names_file_module_of(entry, parameter); };
+  if (std::ranges::any_of(options.modules_to_save, means_it)) return false;
+  const std::string& correction = config.names.block.experts.correction;
+  return module_tensor(config, parameter).name == parameter ||
+         (!correction.empty() && parameter.ends_with("." + correction));
 }
 
 /// The file has what its options name beside factors. Biases of `bias` may lack, as in files of earlier versions of
@@ -183,12 +204,12 @@ void check_complete(const PeftAdapter& adapter, const AdapterPlan& plan, const D
   const auto check = [&](const std::string& name, const std::string& key) {
     if (adapter.find(name)) return;
     throw InputError(adapter.file(), "has no " + name + ", which " + key + " in adapter_config.json names",
-                     is_ours_alone(name, config) ? "what PEFT saves there is not read: train target_parameters"
-                                                 : "the file is incomplete: save the adapter again");
+                     "the file is incomplete: save the adapter again");
   };
   for (const auto& [parameter, name] : plan.fully_trained) {
-    const auto names_it = [&, path = parameter](const auto& entry) { return names_module_of(entry, path); };
-    if (std::ranges::any_of(adapter.options.modules_to_save, names_it)) check(name, "modules_to_save");
+    const auto names_it = [&, path = parameter](const auto& entry) { return is_named_by(entry, path, config); };
+    if (std::ranges::none_of(adapter.options.modules_to_save, names_it)) continue;
+    if (!may_lack(parameter, adapter.options, config)) check(name, "modules_to_save");
   }
   for (const TrainedTokens& tokens : plan.tokens) check(stored_rows_name(tokens), "trainable_token_indices");
 }
@@ -283,11 +304,8 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const AdapterOptions& aske
   planner.set_modules(std::move(found.modules));
   planner.set_expert_tensors(planner.matched_expert_tensors());
   planner.add_note(untouched_experts_note(config, options));
-  const auto is_ours = [&](const auto& trained) { return is_ours_alone(trained.first, config); };
-  if (std::ranges::any_of(planner.plan().fully_trained, is_ours)) {
-    planner.add_note(
-        "experts and routers in modules_to_save are read by nibble alone, as PEFT has one tensor of all experts; both "
-        "read adapter.target_parameters");
+  for (const std::string& entry : options.modules_to_save) {
+    planner.add_note(own_entry_note(entry, planner.plan().fully_trained, config));
   }
   if (!found.unmatched_entries.empty()) {
     planner.plan().notes.push_back("these fit no module: " + listed(found.unmatched_entries));
@@ -299,7 +317,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   const PeftAdapter adapter = in_file_names(asked, config);
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
-  Planner planner(grown, adapter.options, split);
+  Planner planner(grown, adapter.options, split, &adapter);
   planner.set_modules(stored_modules(adapter, planner));
   check_complete(adapter, planner.plan(), grown);
   set_tables(adapter, planner);
@@ -312,7 +330,7 @@ AdapterPlan plan_merge(const DecoderConfig& config, PeftAdapter adapter) {
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
   const ModelSplit whole;
-  Planner planner(grown, adapter.options, whole);
+  Planner planner(grown, adapter.options, whole, &adapter);
   std::erase_if(adapter.options.modules_to_save, [&](const std::string& entry) { return !planner.has_module(entry); });
   planner.set_modules(stored_modules(adapter, planner));
   check_complete(adapter, planner.plan(), grown);

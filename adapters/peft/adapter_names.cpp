@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 
 #include "nibble/adapters/peft/stored_tables.h"
+#include "nibble/core/base/error.h"
+#include "nibble/core/models/families/expert_tensors.h"
 
 namespace nibble {
 
@@ -63,6 +66,21 @@ std::string file_name(const std::string& of, const DecoderConfig& config) {
   return config.file_prefix + name.substr(config.adapter_prefix.size());
 }
 
+namespace {
+
+// [E, out, in] as [E out, in].
+Tensor matrices_of(const Tensor& all, const std::string& name, const std::vector<ExpertPiece>& experts,
+                   const PeftAdapter& adapter, const DecoderConfig& config) {
+  const int64_t count = config.experts->experts, rows = experts.back().rows.end;
+  if (all.rank() == 3 && all.dim(0) == count && all.dim(0) * all.dim(1) == rows) return all.reshape({rows, all.dim(2)});
+  throw InputError(adapter.file(),
+                   name + " has shape " + to_string(all.shape()) + ", the model needs " + std::to_string(rows / count) +
+                       " rows for each of " + std::to_string(count) + " experts",
+                   "use the model that the adapter was trained on");
+}
+
+}  // namespace
+
 AdapterOptions in_file_names(AdapterOptions asked, const DecoderConfig& config) {
   AdapterOptions options = with_names(std::move(asked), [&](const std::string& name) {
     std::string result = file_name(name + ".", config);
@@ -81,8 +99,14 @@ AdapterOptions in_file_names(AdapterOptions asked, const DecoderConfig& config) 
 PeftAdapter in_file_names(PeftAdapter adapter, const DecoderConfig& config) {
   adapter.options = in_file_names(std::move(adapter.options), config);
   std::map<std::string, Tensor> tensors;
-  for (auto& [name, tensor] : adapter.tensors)
-    tensors[router_name(file_name(name, config), config)] = std::move(tensor);
+  for (const auto& [name, tensor] : adapter.tensors) {
+    const std::string file = router_name(file_name(name, config), config);
+    const std::vector<ExpertPiece> experts = expert_pieces(config, file);
+    if (experts.empty()) tensors[file_parameter(config, file)] = tensor;
+    for (const auto& [parameter, rows] : experts) {
+      tensors[parameter] = matrices_of(tensor, name, experts, adapter, config).rows(rows.begin, rows.end);
+    }
+  }
   adapter.tensors = std::move(tensors);
   drop_tied_copies(adapter, config);
   return adapter;
@@ -99,17 +123,61 @@ std::string PeftPaths::of(const std::string& path) const {
 
 std::string peft_name(const std::string& of, const DecoderConfig& config) {
   const std::string prefix = kPeftPrefix;
-  return of.starts_with(prefix) ? prefix + paths_of(config).of(of.substr(prefix.size())) : of;
+  if (!of.starts_with(prefix)) return of;
+  const std::string path = of.substr(prefix.size());
+  const ModuleTensor tensor = module_tensor(config, path);
+  return prefix + paths_of(config).of(tensor.part ? path : tensor.name);
+}
+
+std::string peft_tensor(const std::string& parameter, const DecoderConfig& config) {
+  return peft_name(kPeftPrefix + module_tensor(config, parameter).name, config).substr(std::strlen(kPeftPrefix));
+}
+
+std::string peft_module(const std::string& entry, const DecoderConfig& config) {
+  const std::string name = peft_name(kPeftPrefix + module_path(config, entry) + ".", config);
+  return name.substr(std::strlen(kPeftPrefix), name.size() - std::strlen(kPeftPrefix) - 1);
 }
 
 AdapterOptions in_peft_names(AdapterOptions options, const DecoderConfig& config) {
-  return with_names(std::move(options), [&](const std::string& name) { return paths_of(config).of(name); });
+  std::vector<std::string> saved;
+  for (const std::string& entry : options.modules_to_save) saved.push_back(peft_module(entry, config));
+  options = with_names(std::move(options), [&](const std::string& name) { return paths_of(config).of(name); });
+  options.modules_to_save = std::move(saved);
+  return options;
 }
 
-std::vector<std::pair<std::string, Tensor>> in_peft_names(std::vector<std::pair<std::string, Tensor>> tensors,
-                                                          const DecoderConfig& config) {
-  for (auto& [name, tensor] : tensors) name = peft_name(name, config);
-  return tensors;
+std::vector<PeftTensor> in_peft_names(const std::vector<std::pair<std::string, Tensor>>& tensors,
+                                      const DecoderConfig& config) {
+  struct Stack {
+    std::map<int64_t, Tensor> pieces;  // by their first rows
+    int64_t rows = 0;
+  };
+  const auto tensor_of = [&](const std::string& name) {
+    const bool saved = name.starts_with(kPeftPrefix);
+    return saved ? module_tensor(config, name.substr(std::strlen(kPeftPrefix))) : ModuleTensor();
+  };
+  std::map<std::string, Stack> stacks;
+  for (const auto& [name, value] : tensors) {
+    const ModuleTensor of = tensor_of(name);
+    if (!of.part) continue;
+    Stack& stack = stacks[of.name];
+    stack.pieces[of.part->first_row()] = value;
+    stack.rows += value.dim(0);
+  }
+  std::vector<PeftTensor> result;
+  for (const auto& [name, value] : tensors) {
+    const ModuleTensor of = tensor_of(name);
+    const int64_t all = of.part ? of.part->experts * of.part->outputs : 0;
+    if (!of.part || stacks[of.name].rows != all) {
+      result.push_back({peft_name(name, config), value.shape(), {value}});
+    } else if (of.part->first_row() == 0) {
+      PeftTensor whole{
+          peft_name(kPeftPrefix + of.name, config), {of.part->experts, of.part->outputs, value.dim(1)}, {}};
+      for (const auto& [row, piece] : stacks[of.name].pieces) whole.pieces.push_back(piece);
+      result.push_back(std::move(whole));
+    }
+  }
+  return result;
 }
 
 }  // namespace nibble

@@ -125,15 +125,30 @@ std::string model_card(const AdapterOptions& options, const AdapterCompanions& c
   return card;
 }
 
-void compare(const PeftAdapter& written, const std::vector<std::pair<std::string, Tensor>>& tensors) {
+// Piece by piece, so that what is large is nowhere twice.
+void write_tensors(const fs::path& path, const std::vector<PeftTensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const PeftTensor& tensor : tensors) specs.push_back({tensor.name, tensor.shape, tensor.pieces.front().dtype()});
+  SafetensorsWriter writer(path, std::move(specs));
+  for (const PeftTensor& tensor : tensors) {
+    for (const Tensor& piece : tensor.pieces) writer.append(tensor.name, piece);
+  }
+  writer.finish();
+}
+
+void compare(const PeftAdapter& written, const std::vector<PeftTensor>& tensors) {
   const auto differs = [&](const std::string& name) {
     throw IoError(written.file(), name + " does not read back as it was written", "check disk and memory");
   };
-  MemoryPool pool;
-  for (const auto& [name, value] : tensors) {
+  for (const auto& [name, shape, pieces] : tensors) {
     const Tensor read = written.find(plain_name(name));
-    if (!read || read.shape() != value.shape() || read.dtype() != value.dtype()) differs(name);
-    if (std::memcmp(read.raw(), value.to(pool).raw(), value.bytes()) != 0) differs(name);
+    if (!read || read.shape() != shape || read.dtype() != pieces.front().dtype()) differs(name);
+    const std::byte* bytes = read.raw();
+    for (const Tensor& piece : pieces) {
+      MemoryPool pool;
+      if (std::memcmp(bytes, piece.to(pool).raw(), piece.bytes()) != 0) differs(name);
+      bytes += piece.bytes();
+    }
   }
   if (written.tensors.size() != tensors.size()) differs("the number of tensors");
 }
@@ -174,10 +189,10 @@ PeftAdapter read_peft_directory(const fs::path& directory) {
 }
 
 void write_peft_directory(const fs::path& directory, const AdapterOptions& options,
-                          const std::vector<std::pair<std::string, Tensor>>& tensors, Replace replace,
+                          const std::vector<PeftTensor>& tensors, Replace replace,
                           const AdapterCompanions& companions) {
   AtomicDirectory target(directory, replace);
-  write_safetensors(target.path() / kWeightsFile, tensors);
+  write_tensors(target.path() / kWeightsFile, tensors);
   write_file_atomically(target.path() / kConfigFile, peft_config_text(options));
   write_file_atomically(target.path() / "README.md", model_card(options, companions));
   if (!companions.tokenizer.empty()) copy_tokenizer_files(companions.tokenizer, target.path());
@@ -186,6 +201,14 @@ void write_peft_directory(const fs::path& directory, const AdapterOptions& optio
   compare(read_peft_directory(target.path()), tensors);
   target.list_files();
   target.commit();
+}
+
+void write_peft_directory(const fs::path& directory, const AdapterOptions& options,
+                          const std::vector<std::pair<std::string, Tensor>>& tensors, Replace replace,
+                          const AdapterCompanions& companions) {
+  std::vector<PeftTensor> whole;
+  for (const auto& [name, value] : tensors) whole.push_back({name, value.shape(), {value}});
+  write_peft_directory(directory, options, whole, replace, companions);
 }
 
 }  // namespace nibble

@@ -43,9 +43,19 @@ struct AdapterCompanions {
   std::string bits_and_bytes;  ///< Python: arguments of the BitsAndBytesConfig that gives that base, or ""
 };
 
-/// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Tensors by
-/// their full names ("base_model.model....lora_A.weight"), f32. Throws UsageError when `directory` exists and is not
-/// empty, unless it may be replaced.
+/// A tensor to be written, by its full name ("base_model.model....lora_A.weight"), f32.
+struct PeftTensor {
+  std::string name;
+  Shape shape;
+  std::vector<Tensor> pieces;  ///< whose bytes, one after another, are the tensor's
+};
+
+/// Writes a directory that PEFT loads: all files appear at once, after they were read back and compared. Throws
+/// UsageError when `directory` exists and is not empty, unless it may be replaced.
+void write_peft_directory(const std::filesystem::path& directory, const AdapterOptions& options,
+                          const std::vector<PeftTensor>& tensors, Replace replace = Replace::nothing,
+                          const AdapterCompanions& companions = {});
+/// The same of tensors in one piece.
 void write_peft_directory(const std::filesystem::path& directory, const AdapterOptions& options,
                           const std::vector<std::pair<std::string, Tensor>>& tensors,
                           Replace replace = Replace::nothing, const AdapterCompanions& companions = {});

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "nibble/adapters/peft/peft_directory.h"
+#include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/models/shared_modules.h"
@@ -19,7 +19,7 @@ void own(Parameter& parameter, const std::string& name, bool trainable, MemoryPo
   Tensor value = Tensor::empty(pool, parameter.value.shape(), DType::f32, parameter.name);
   ops::cast(parameter.value, value);
   parameter.value = value;
-  if (trainable) parameter.make_trainable(pool);
+  if (trainable && !parameter.buffer) parameter.make_trainable(pool);
 }
 
 /// Gives a tied head a Parameter of its own (the bytes stay shared until one is trained).
@@ -38,15 +38,25 @@ void untie_where_needed(Decoder& decoder, const AdapterOptions& options) {
   });
 }
 
-void add_modules(Decoder& model, const AdapterOptions& options, FullyTrained& found) {
-  std::set<std::string> unused(options.modules_to_save.begin(), options.modules_to_save.end());
-  model.visit([&](Parameter& parameter) {
-    for (const std::string& entry : options.modules_to_save) {
-      if (!names_module_of(entry, parameter.name)) continue;
-      unused.erase(entry);
-      found[parameter.name] = parameter.name;
-    }
-  });
+void add_modules(Decoder& model, const AdapterOptions& options, const PeftAdapter* stored, FullyTrained& found) {
+  const DecoderConfig& config = model.config();
+  std::set<std::string> unused;
+  for (const std::string& entry : options.modules_to_save) {
+    const auto add = [&](const auto& is_meant) {
+      bool any = false;
+      model.visit([&](Parameter& parameter) {
+        if (!is_meant(parameter.name)) return;
+        found[parameter.name] = parameter.name;
+        any = true;
+      });
+      return any;
+    };
+    const bool fits = add([&](const std::string& name) { return names_module_of(entry, name, config); });
+    const bool in_files = add([&](const std::string& name) {
+      return (!fits || (stored && stored->find(name))) && names_file_module_of(entry, name);
+    });
+    if (!fits && !in_files) unused.insert(entry);
+  }
   if (found.contains(std::string(kScoreHead) + ".weight")) unused.erase("classifier");  // PEFT names both, one is there
   if (unused.contains(kScoreHead)) {
     throw UsageError("the adapter has a score head, which has no place in a model that continues texts",
@@ -74,17 +84,22 @@ void add_biases(Decoder& model, const AdapterOptions& options, const std::set<st
 
 }  // namespace
 
-bool names_module_of(const std::string& entry, const std::string& parameter) {
+bool names_module_of(const std::string& entry, const std::string& parameter, const DecoderConfig& config) {
+  return names_file_module_of(peft_module(entry, config), peft_tensor(parameter, config));
+}
+
+bool names_file_module_of(const std::string& entry, const std::string& parameter) {
   for (size_t end = parameter.rfind('.'); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
     if (parameter.substr(0, end).ends_with(entry)) return true;
   }
   return false;
 }
 
-FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted) {
+FullyTrained find_fully_trained(Decoder& model, const AdapterOptions& options, const std::set<std::string>& targeted,
+                                const PeftAdapter* stored) {
   FullyTrained found;
   untie_where_needed(model, options);
-  add_modules(model, options, found);
+  add_modules(model, options, stored, found);
   std::set<std::string> with_bias;
   for (const std::string& module : targeted) with_bias.insert(name_in_first_layer(model.config(), module));
   add_biases(model, options, with_bias, found);

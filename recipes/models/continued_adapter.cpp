@@ -79,7 +79,8 @@ bool same_places(const std::vector<std::string>& keys, const AdapterRecipe& reci
 }  // namespace
 
 void check_continued(const AdapterRecipe& recipe, const PeftAdapter& adapter, const DecoderConfig& config) {
-  const auto values = [](AdapterOptions options) {
+  const auto values = [&](AdapterOptions options) {
+    for (std::string& entry : options.modules_to_save) entry = peft_module(entry, config);
     std::ranges::sort(options.modules_to_save);
     return nlohmann::ordered_json::parse(peft_config_text(options));
   };

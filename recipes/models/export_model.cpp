@@ -168,13 +168,12 @@ void export_adapter(Decoder& model, ParallelModel& parallel, const AttachedAdapt
       for (const auto& [name, value] : saved_tensors(model, adapter, rank.pool)) own.push_back({name, value});
       give_global(model, parallel, own, rank, give);
     };
-    collect_stages(parallel.mesh(), rank.pool.host(), mine, [&](const NamedTensor& tensor) {
-      tensors.emplace_back(peft_name(tensor.name, model.config()), tensor.value);
-    });
-    for (const auto& [name, value] : adapter.tables) tensors.emplace_back(peft_name(name, model.config()), value);
+    collect_stages(parallel.mesh(), rank.pool.host(), mine,
+                   [&](const NamedTensor& tensor) { tensors.emplace_back(tensor.name, tensor.value); });
+    tensors.insert(tensors.end(), adapter.tables.begin(), adapter.tables.end());
     if (rank.comm.rank() == 0) {
-      write_peft_directory(target, in_peft_names(saved_options(adapter), model.config()), tensors, Replace::anything,
-                           companions);
+      write_peft_directory(target, in_peft_names(saved_options(adapter), model.config()),
+                           in_peft_names(tensors, model.config()), Replace::anything, companions);
     }
     tensors.clear();
   });

@@ -70,7 +70,7 @@ OWN = {
     "apertus1p5_text": dict(output_vocab_size=90),
     "kimi_linear": LATENT | CALM | dict(linear_num_heads=4, linear_head_dim=8, q_lora_rank=None, head_dim=None,
                                  layer_types=["linear_attention", "full_attention"] * 2),
-    "bailing_hybrid": LATENT | CALM | dict(n_group=2, topk_group=1, layer_types=["linear_attention", "full_attention"] * 2),
+    "bailing_hybrid": LATENT | CALM | dict(q_lora_rank=None, n_group=2, topk_group=1, layer_types=["linear_attention", "full_attention"] * 2),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=0),
     "cohere_compass_text": dict(layer_types=["sliding_attention", "full_attention"] * 2, rope_parameters={
         "sliding_attention": dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
@@ -96,20 +96,24 @@ OWN = {
 }
 
 
+def config_of(kind, small=False, **smaller):
+    from transformers import CONFIG_MAPPING
+    known = CONFIG_MAPPING[kind.partition("+")[0]]
+    fields = set(getattr(known, "__dataclass_fields__", ())) | set(known.attribute_map)
+    sizes = (SIZES | NARROW if small else SIZES) | smaller
+    return known(**{k: v for k, v in sizes.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {}))
+
+
 def make(kind, folder, small=False):
     """model/, lora/ and the numbers; returns why not."""
     import families, numpy, peft, torch
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM, CONFIG_MAPPING
+    from transformers import AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    known = CONFIG_MAPPING[kind.partition("+")[0]]
-    fields = set(getattr(known, "__dataclass_fields__", ())) | set(known.attribute_map)
-    sizes = SIZES | NARROW if small else SIZES
-    options = {k: v for k, v in sizes.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {})
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(known(**options), attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config_of(kind, small), attn_implementation="eager")
     families.randomize(model, 1)
     (model.to(torch.bfloat16) if small else model).save_pretrained(folder / "model")
     (folder / "model/generation_config.json").unlink(missing_ok=True)

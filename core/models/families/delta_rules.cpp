@@ -103,6 +103,7 @@ TensorNames bailing_names() {
   TensorNames names = deepseek_v3_names();
   names.embedding = "model.word_embeddings";
   names.block.experts.correction = "mlp.gate.expert_bias";
+  names.block.experts.peft_correction = "mlp.gate.e_score_correction_bias";
   names.block.experts.peft_translates = false;
   return names;
 }
@@ -232,7 +233,10 @@ void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config) {
   use_latent_attention(file, config);
   set_mixers(config, attention, GatedDeltaMaker{"self_attn", names, delta});
   read_kimi_experts(file, config, 1, 1, 2.446, 1);
-  config.adapter_names = {{".self_attn.f_", ".self_attn.forget_gate.f_"}, {".block_sparse_moe.", ".mlp."}};
+  config.adapter_names = {{".self_attn.f_", ".self_attn.forget_gate.f_"},
+                          {".self_attn.A_log", ".self_attn.forget_gate.A_log"},
+                          {".self_attn.dt_bias", ".self_attn.forget_gate.dt_bias"},
+                          {".block_sparse_moe.", ".mlp."}};
 }
 
 // Published dense layers have an MLP of the usual name, which Transformers saves under that of the experts.
@@ -264,6 +268,8 @@ void finish_bailing_hybrid(const ConfigReader& file, DecoderConfig& config) {
   read_kimi_experts(file, config, 8, 4, 2.5, 2);
   config.adapter_names = {{".word_embeddings.", ".embed_tokens."},
                           {".attention.f_proj.", ".self_attn.forget_gate.f_proj."},
+                          {".attention.A_log", ".self_attn.forget_gate.A_log"},
+                          {".attention.dt_bias", ".self_attn.forget_gate.dt_bias"},
                           {".attention.", ".self_attn."},
                           {".dense.", ".o_proj."}};
 }

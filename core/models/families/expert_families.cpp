@@ -98,6 +98,7 @@ TensorNames phimoe_names() {
 TensorNames ernie_names() {
   TensorNames names = deepseek_v3_names();
   names.block.experts.correction = "mlp.moe_statics.e_score_correction_bias";
+  names.block.experts.peft_correction = "mlp.gate.moe_statics.e_score_correction_bias";
   return names;
 }
 

@@ -1,5 +1,6 @@
 #include "nibble/core/models/families/expert_tensors.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace nibble {
@@ -28,7 +29,83 @@ bool take_prefix(std::string_view& text, const std::string& prefix) {
   return true;
 }
 
+std::string parent(const std::string& path) { return path.substr(0, std::min(path.size(), path.rfind('.'))); }
+
+using Renamed = std::vector<std::pair<std::string, std::string>>;  // in the files, in the modules
+
+Renamed renamed_parameters(const ExpertNames& names) {
+  Renamed all;
+  for (const char* end : {".weight", ".bias"}) all.emplace_back(names.router + end, names.peft_router + end);
+  if (!names.peft_correction.empty()) all.emplace_back(names.correction, names.peft_correction);
+  if (!names.fused_gate_up.empty()) {
+    all.emplace_back(names.fused_gate_up, names.peft_gate_up);
+    all.emplace_back(names.fused_down, names.peft_down);
+  }
+  return all;
+}
+
+Renamed renamed_modules(const ExpertNames& names) {
+  Renamed all{{names.router, names.peft_router}};
+  if (!names.fused_gate_up.empty()) return all;
+  const std::string experts = parent(names.peft_gate_up);
+  all.emplace_back(names.experts, experts);
+  all.emplace_back(parent(names.experts), parent(experts));
+  return all;
+}
+
 }  // namespace
+
+ModuleTensor module_tensor(const DecoderConfig& config, const std::string& parameter) {
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, parameter, layer) : std::nullopt;
+  if (!below) return {parameter, std::nullopt};
+  const ExpertNames& names = config.names.block.experts;
+  if (names.fused_gate_up.empty() && below->ends_with(".weight")) {
+    const std::optional<ExpertPart> part = expert_part(config, parent(parameter));
+    if (part) return {part->tensor, part};
+  }
+  for (const auto& [file, module] : renamed_parameters(names)) {
+    if (*below == file) return {layer + module, std::nullopt};
+  }
+  return {parameter, std::nullopt};
+}
+
+std::vector<ExpertPiece> expert_pieces(const DecoderConfig& config, const std::string& tensor) {
+  std::vector<ExpertPiece> found;
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, tensor, layer) : std::nullopt;
+  const ExpertNames& names = config.names.block.experts;
+  if (!below || (*below != names.peft_gate_up && *below != names.peft_down)) return found;
+  for (int64_t e = 0; e < config.experts->experts; ++e) {
+    for (const std::string& projection : {names.gate, names.up, names.down}) {
+      const std::string parameter = layer + names.experts + "." + std::to_string(e) + "." + projection + ".weight";
+      const ModuleTensor whole = module_tensor(config, parameter);
+      if (!whole.part || whole.name != tensor) continue;
+      const int64_t begin = whole.part->first_row();
+      if (!found.empty()) found.back().rows.end = begin;
+      found.push_back({parameter, {begin, whole.part->experts * whole.part->outputs}});
+    }
+  }
+  return found;
+}
+
+std::string file_parameter(const DecoderConfig& config, const std::string& tensor) {
+  std::string layer;
+  const auto below = config.experts ? below_layer(config, tensor, layer) : std::nullopt;
+  if (!below) return tensor;
+  for (const auto& [file, module] : renamed_parameters(config.names.block.experts)) {
+    if (*below == module) return layer + file;
+  }
+  return tensor;
+}
+
+std::string module_path(const DecoderConfig& config, const std::string& path) {
+  if (!config.experts) return path;
+  for (const auto& [file, module] : renamed_modules(config.names.block.experts)) {
+    if (path == file || path.ends_with("." + file)) return path.substr(0, path.size() - file.size()) + module;
+  }
+  return path;
+}
 
 std::optional<ExpertPart> expert_part(const DecoderConfig& config, const std::string& linear) {
   std::string layer;

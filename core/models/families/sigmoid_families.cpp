@@ -14,6 +14,7 @@ namespace nibble {
 namespace {
 
 constexpr std::string_view kRoutedExperts = "n_routed_experts|num_local_experts|num_experts";
+constexpr const char* kCorrection = "mlp.gate.e_score_correction_bias";
 
 // Experts of DeepSeek V3's kind: router, shared MLP, dense layers before them.
 ExpertsConfig& read_deepseek(const ConfigReader& file, DecoderConfig& config, double scale, int64_t dense,
@@ -54,6 +55,7 @@ void finish_axk1(const ConfigReader& file, DecoderConfig& config) {
   read_deepseek(file, config, 2.5, 1);
   if (file.integer("moe_layer_freq", 1, 65536, 1) != 1) file.fail("moe_layer_freq", "is not 1");
   for (LayerConfig& layer : config.layer) layer.post_mlp_norm = static_cast<bool>(layer.feed_forward);
+  config.adapter_names = {{".post_mlp_layernorm.", ".mlp.post_mlp_layernorm."}};
 }
 
 void finish_dots1(const ConfigReader& file, DecoderConfig& config) {
@@ -189,8 +191,9 @@ void finish_mimo_v2_flash(const ConfigReader& file, DecoderConfig& config) {
   read_deepseek(file, config, 1, 1, 0).shared_hidden = 0;
 }
 
-TensorNames with_correction(TensorNames names, const std::string& correction) {
+TensorNames with_correction(TensorNames names, const std::string& correction, const std::string& peft = "") {
   names.block.experts.correction = correction;
+  names.block.experts.peft_correction = peft;
   return names;
 }
 
@@ -216,7 +219,7 @@ TensorNames sarvam_moe_names() {
 }
 
 TensorNames hy_v3_names() {
-  TensorNames names = with_correction({}, "mlp.expert_bias");
+  TensorNames names = with_correction({}, "mlp.expert_bias", "mlp.e_score_correction_bias");
   names.block.experts.peft_translates = false;
   names.block.experts.router = "mlp.router.gate";
   names.block.experts.shared = mlp_below("mlp.shared_mlp");
@@ -240,7 +243,7 @@ TensorNames flint_names() {
 }
 
 TensorNames kolibri1_names() {
-  TensorNames names = with_correction(deepseek_v3_names(), "moe.router.expert_bias");
+  TensorNames names = with_correction(deepseek_v3_names(), "moe.router.expert_bias", kCorrection);
   names.block.post_attention_norm = "post_attn_norm";
   names.block.post_mlp_norm = "post_ffn_norm";
   names.block.experts.peft_translates = false;
@@ -248,7 +251,7 @@ TensorNames kolibri1_names() {
 }
 
 TensorNames laguna_names() {
-  TensorNames names = with_correction(flint_names(), "mlp.experts.e_score_correction_bias");
+  TensorNames names = with_correction(flint_names(), "mlp.experts.e_score_correction_bias", kCorrection);
   names.block.attention.gate = "self_attn.g_proj";
   return names;
 }
@@ -323,7 +326,7 @@ std::vector<Family> sigmoid_families() {
       {.model_type = "exaone_moe",
        .architecture = "ExaoneMoeForCausalLM",
        .pad_id = 0,
-       .names = with_correction(deepseek_v3_names(), "mlp.e_score_correction_bias"),
+       .names = with_correction(deepseek_v3_names(), "mlp.e_score_correction_bias", kCorrection),
        .keys = {.qkv_bias = "", .output_bias = "", .mlp_bias = ""},
        .norm = kRms5,
        .qk_norm = HeadNormKind::head,
@@ -345,7 +348,8 @@ std::vector<Family> sigmoid_families() {
        .finish = finish_hy_v3},
       {.model_type = "minimax_m2",
        .architecture = "MiniMaxM2ForCausalLM",
-       .names = with_correction(mixtral_names(), "block_sparse_moe.e_score_correction_bias"),
+       .names =
+           with_correction(mixtral_names(), "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias"),
        .qk_norm = HeadNormKind::whole,
        .kv_heads = 8,
        .head_size = 128,

@@ -48,6 +48,7 @@ struct ExpertNames {
 
   /// What PEFT calls router and tensors of all experts, where Transformers' modules have other names than the files.
   std::string peft_router = "mlp.gate", peft_gate_up = "mlp.experts.gate_up_proj", peft_down = "mlp.experts.down_proj";
+  std::string peft_correction;  ///< the same for the correction; empty: as in the files
   /// Whether PEFT takes "all-linear", and the names of an expert's Linears, for these tensors and the router.
   bool peft_translates = true;
 };

@@ -315,20 +315,6 @@ TEST(ExpertLora, TensorsAreTrainedAloneWhereNoLinearIsLeft) {
   }
 }
 
-TEST(ExpertLora, ExpertsInModulesToSaveAreSaidToBeReadHereAlone) {
-  const auto notes = [](const char* type, const std::string& saved) {
-    AdapterOptions options;
-    options.target_modules.names = {"o_proj", "out_proj"};
-    options.modules_to_save = {saved};
-    return plan_adapter(mixture(type), options).notes;
-  };
-  const auto told = testing::Contains(HasSubstr("are read by nibble alone, as PEFT has one tensor of all experts"));
-  EXPECT_THAT(notes("qwen3_next", "experts"), told);
-  EXPECT_THAT(notes("mixtral", "gate"), told);
-  EXPECT_THAT(notes("qwen3_next", "mlp.gate"), testing::Not(told));
-  EXPECT_THAT(notes("gpt_oss", "experts"), testing::Not(told));
-}
-
 TEST(ExpertLora, WhatPeftRefusesIsRefused) {
   const auto refusal = [](auto change) -> std::string {
     AdapterOptions options = on_experts();

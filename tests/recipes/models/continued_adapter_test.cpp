@@ -52,6 +52,12 @@ struct Left {
   PeftAdapter stored;
 };
 
+TEST(ContinuedAdapter, ModulesToSaveMayHaveTheNamesOfTheFilesOrOfPeft) {
+  const Left left("mixtral", {{"target_modules", {"q_proj"}}, {"modules_to_save", {"mlp.gate"}}});
+  EXPECT_EQ(left.refusal({{"modules_to_save", {"block_sparse_moe.gate"}}}), "");
+  EXPECT_NE(left.refusal({{"modules_to_save", {"block_sparse_moe"}}}), "");
+}
+
 TEST(ContinuedAdapter, KeysThatSayAnotherOneAreRefusedWithBothValues) {
   const Left left("llama", {{"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q_proj", "v_proj"}}});
   const std::string config = ", and adapter_config.json of runs/a says ",
