@@ -451,8 +451,7 @@ ConvertedRecipe Converter::convert() {
   }
   finish_objective();
   finish_schedule();
-  const Json optimizer = root_.value("optimizer", Json::object());
-  if (!adapts_ && optimizer.value("weight_decay", 0.0) > 0) {  // as Transformers' Trainer, on which all three rest
+  if (!adapts_ && root_.value("/optimizer/weight_decay"_json_pointer, 0.0) > 0) {  // as Transformers' Trainer
     root_["optimizer"]["no_decay"] = {"norm", "ln_", "bias"};
     add_written("no decay of norms and biases");
   }
