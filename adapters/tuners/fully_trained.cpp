@@ -6,6 +6,7 @@
 #include "nibble/adapters/peft/adapter_names.h"
 #include "nibble/adapters/target_modules.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/models/shared_modules.h"
 #include "nibble/core/ops/elementwise.h"
 
@@ -18,6 +19,7 @@ void own(Parameter& parameter, const std::string& name, bool trainable, MemoryPo
   // always a copy: an untied head shares its bytes with the embedding up to here
   Tensor value = Tensor::empty(pool, parameter.value.shape(), DType::f32, parameter.name);
   ops::cast(parameter.value, value);
+  release_pages(parameter.value);
   parameter.value = value;
   if (trainable && !parameter.buffer) parameter.make_trainable(pool);
 }

@@ -103,13 +103,18 @@ ChoiceAccuracy multiple_choice(Decoder& model, const Tokenizer& tokenizer, const
   ChoiceAccuracy result;
   for (const ChoiceQuestion& question : questions) {
     if (limit > 0 && result.asked >= limit) break;
-    const size_t prompt = tokenizer.encode(question.prompt).size();
+    // Blanks at the end of the prompt begin the choices, as tokens have them, and nothing ends a text.
+    const size_t end = question.prompt.find_last_not_of(" \n\t\r") + 1;  // npos + 1 is 0
+    const std::string asked = question.prompt.substr(0, end), blanks = question.prompt.substr(end);
+    const std::vector<int32_t> prefix = tokenizer.prefix_ids();
+    const size_t prompt = prefix.size() + tokenizer.encode(asked, false).size();
     std::vector<double> sums, means;
     for (const std::string& choice : question.choices) {
       const bool spaced =
           question.prompt.empty() || is_space(question.prompt.back()) || (!choice.empty() && is_space(choice.front()));
-      Sample sample;
-      sample.ids = tokenizer.encode(question.prompt + (spaced ? "" : " ") + choice);
+      const std::vector<int32_t> ids = tokenizer.encode(asked + blanks + (spaced ? "" : " ") + choice, false);
+      Sample sample{.ids = prefix};
+      sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
       sample.labels = sample.ids;
       if (sample.ids.size() <= prompt) {
         throw InputError(question.place, "choice \"" + choice + "\" gives no token of its own", "give it a text");

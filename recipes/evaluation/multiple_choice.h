@@ -33,8 +33,8 @@ struct ChoiceAccuracy {
 };
 
 /// Asks the first `limit` questions (0: all). A choice follows its prompt after a space, unless either brings one; the
-/// prompt's tokens are those of the prompt alone. Throws InputError naming a question whose choice gives no token,
-/// NumericError where a log probability is not finite.
+/// prompt's tokens are those of the prompt alone, without blanks at its end, which belong to the choices. Throws
+/// InputError naming a question whose choice gives no token, NumericError where a log probability is not finite.
 ChoiceAccuracy multiple_choice(Decoder& model, const Tokenizer& tokenizer, const std::vector<ChoiceQuestion>& questions,
                                int64_t limit, const StepContext& step);
 

@@ -60,6 +60,9 @@ TEST(MultipleChoice, ModelOfStoriesFindsTheLikelierEnding) {
   const ChoiceAccuracy all = multiple_choice(model, *tokenizer, questions, 0, step);
   EXPECT_EQ(all.asked, 3);
   EXPECT_EQ(all.right, 3);
+  std::vector<ChoiceQuestion> blank = questions;
+  for (ChoiceQuestion& question : blank) question.prompt += " ";
+  EXPECT_EQ(multiple_choice(model, *tokenizer, blank, 0, step).right, 3);
   std::vector<ChoiceQuestion> wrong = questions;
   for (ChoiceQuestion& question : wrong) question.answer = 1 - question.answer;
   EXPECT_EQ(multiple_choice(model, *tokenizer, wrong, 0, step).right, 0);
