@@ -52,7 +52,7 @@ constexpr std::pair<const char*, int64_t DatasetReport::*> kCounts[] = {
 
 std::string key_of(const std::vector<DataSource>& sources, const std::vector<DataFile>& files,
                    const DataOptions& options, const Encoder& encoder) {
-  constexpr int kRendering = 4;  // one more wherever a record becomes other tokens, or counts otherwise, than before
+  constexpr int kRendering = 5;  // one more wherever a record becomes other tokens, or counts otherwise, than before
   json output = {{"nibble", std::string(version())},
                  {"rendering", kRendering},
                  {"encoder", encoder.fingerprint},

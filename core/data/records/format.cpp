@@ -1,6 +1,7 @@
 #include "nibble/core/data/records/format.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <iterator>
 #include <map>
@@ -213,8 +214,30 @@ bool is_good(const Json& label) {
 
 namespace {
 
-// labels: null where all is trained. which: "[1]" in a record of several samples.
-RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json* labels, const std::string& which,
+// What input_ids may have beside them: labels, and TRL's masks, whose 0 is not trained.
+constexpr std::array<const char*, 3> kBesideIds = {"labels", "assistant_masks", "completion_mask"};
+using BesideIds = std::array<const Json*, kBesideIds.size()>;  // null where there is none
+
+bool read_mask(const JsonRecord& record, const std::string& place, const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value == 0 || value == 1) return value == 1;
+  if (!value.is_number()) record.fail_type(place, value, "0 or 1");
+  record.fail(place + " is " + value.dump() + ", expected 0 or 1");
+}
+
+int32_t read_label(const JsonRecord& record, const std::string& name, const Json& value, size_t i, int32_t id,
+                   const Encoder& encoder) {
+  const int32_t label = read_id(record, name, value, i, encoder.vocab_size, true);
+  if (label != kIgnoreLabel && label != id) {
+    record.fail(name + "[" + std::to_string(i) + "] is " + std::to_string(label) + ", but input_ids there is " +
+                    std::to_string(id),
+                "labels are not shifted: give the id itself, or -100 where nothing is trained");
+  }
+  return label;
+}
+
+// which: "[1]" in a record of several samples.
+RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const BesideIds& beside, const std::string& which,
                            const Encoder& encoder) {
   if (ids.empty()) record.fail("field \"input_ids" + which + "\" is empty");
   RenderedRecord rendered;
@@ -222,24 +245,25 @@ RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json
   for (size_t i = 0; i < ids.size(); ++i) {
     rendered.ids.push_back(read_id(record, "input_ids" + which, ids[i], i, encoder.vocab_size, false));
   }
-  if (!labels) {
-    rendered.labels = rendered.ids;
-    return rendered;
-  }
-  if (labels->size() != ids.size()) {
-    record.fail("has " + std::to_string(ids.size()) + " input_ids" + which + ", but " + std::to_string(labels->size()) +
-                " labels");
-  }
-  rendered.labels.reserve(ids.size());
-  for (size_t i = 0; i < labels->size(); ++i) {
-    const int32_t label = read_id(record, "labels" + which, (*labels)[i], i, encoder.vocab_size, true);
-    if (label != kIgnoreLabel && label != rendered.ids[i]) {
-      record.fail("labels" + which + "[" + std::to_string(i) + "] is " + std::to_string(label) +
-                      ", but input_ids there is " + std::to_string(rendered.ids[i]),
-                  "labels are not shifted: give the id itself, or -100 where nothing is trained");
+  rendered.labels = rendered.ids;
+  for (size_t field = 0; field < beside.size(); ++field) {
+    if (beside[field] == nullptr) continue;
+    const Json& values = *beside[field];
+    const std::string name = kBesideIds[field] + which;
+    if (values.size() != ids.size()) {
+      record.fail("has " + std::to_string(ids.size()) + " input_ids" + which + ", but " +
+                  std::to_string(values.size()) + " " + kBesideIds[field]);
     }
-    rendered.labels.push_back(label);
+    for (size_t i = 0; i < values.size(); ++i) {
+      int32_t& label = rendered.labels[i];
+      if (field == 0) {
+        label = read_label(record, name, values[i], i, rendered.ids[i], encoder);
+      } else if (!read_mask(record, name + "[" + std::to_string(i) + "]", values[i])) {
+        label = kIgnoreLabel;
+      }
+    }
   }
+  if (beside == BesideIds{}) return rendered;
   rendered.empty_answer = encoder.eos && std::ranges::all_of(rendered.labels, [&](int32_t label) {
                             return label == kIgnoreLabel || label == *encoder.eos;
                           });
@@ -248,18 +272,27 @@ RenderedRecord read_tokens(const JsonRecord& record, const Json& ids, const Json
 
 RenderedRecord render_tokens(const JsonRecord& record, const Encoder& encoder) {
   const Json& ids = record.array("input_ids");
-  const Json* labels = record.has("labels") ? &record.array("labels") : nullptr;
-  if (ids.empty() || !ids[0].is_array()) return read_tokens(record, ids, labels, "", encoder);
-  if (labels && labels->size() != ids.size()) {
-    record.fail("has " + std::to_string(ids.size()) + " lists of input_ids, but " + std::to_string(labels->size()) +
-                " of labels");
+  BesideIds beside{};
+  for (size_t field = 0; field < beside.size(); ++field) {
+    if (record.has(kBesideIds[field])) beside[field] = &record.array(kBesideIds[field]);
   }
+  if (ids.empty() || !ids[0].is_array()) return read_tokens(record, ids, beside, "", encoder);
   std::vector<RenderedRecord> samples;
   for (size_t k = 0; k < ids.size(); ++k) {
     const std::string which = "[" + std::to_string(k) + "]";
     if (!ids[k].is_array()) record.fail_type("input_ids" + which, ids[k], "a list, as the first is");
-    if (labels && !(*labels)[k].is_array()) record.fail_type("labels" + which, (*labels)[k], "a list");
-    samples.push_back(read_tokens(record, ids[k], labels ? &(*labels)[k] : nullptr, which, encoder));
+    BesideIds own{};
+    for (size_t field = 0; field < beside.size(); ++field) {
+      if (beside[field] == nullptr) continue;
+      const Json& lists = *beside[field];
+      if (lists.size() != ids.size()) {
+        record.fail("has " + std::to_string(ids.size()) + " lists of input_ids, but " + std::to_string(lists.size()) +
+                    " of " + kBesideIds[field]);
+      }
+      if (!lists[k].is_array()) record.fail_type(kBesideIds[field] + which, lists[k], "a list");
+      own[field] = &lists[k];
+    }
+    samples.push_back(read_tokens(record, ids[k], own, which, encoder));
   }
   RenderedRecord first = std::move(samples.front());
   first.others.assign(std::make_move_iterator(samples.begin() + 1), std::make_move_iterator(samples.end()));

@@ -63,7 +63,8 @@ void check_fields(const std::string& path, std::span<const RawRecord> records, D
 ///   without a chat template has no place for them (alpaca: but for system), see DataOptions::hidden_parts.
 /// - text: text, then EOS, all trained.
 /// - tokens: input_ids and optionally labels (the id itself or -100, not shifted), as they are; or a list of such lists
-///   each, for samples that belong together.
+///   each, for samples that belong together. TRL's assistant_masks and completion_mask, a 0 or 1 for each token, take
+///   tokens from what is trained, as SFTTrainer does; train_on_prompt changes nothing.
 /// - preference: a group of two samples, prompt with chosen and prompt with rejected: text, lists of messages, or
 ///   prompt_ids, chosen_ids, rejected_ids; optional margin. The prompt may be messages, conversations or Alpaca's
 ///   instruction, too, an answer one message, and OpenAI's input, preferred_output, non_preferred_output are read. A
