@@ -194,13 +194,16 @@ ChatMessage read_answer(const JsonRecord& record, std::string text) {
 }
 
 std::vector<ChatMessage> read_messages(const JsonRecord& record, const std::string& name) {
+  // Tables have the fields of all turns in each, null where it has none.
+  const auto is_share_gpt = [](const Json& turn) {
+    return turn.is_object() && turn.contains("from") && !turn.at("from").is_null();
+  };
   const Json* given = record.find(name);
-  if (given != nullptr && given->is_object()) return {read_message({record, *given, name}, given->contains("from"))};
+  if (given != nullptr && given->is_object()) return {read_message({record, *given, name}, is_share_gpt(*given))};
   std::vector<ChatMessage> messages;
   const Json& turns = record.array(name);
   for (size_t i = 0; i < turns.size(); ++i) {
-    const bool share_gpt = turns[i].is_object() && turns[i].contains("from");
-    messages.push_back(read_message({record, turns[i], name + "[" + std::to_string(i) + "]"}, share_gpt));
+    messages.push_back(read_message({record, turns[i], name + "[" + std::to_string(i) + "]"}, is_share_gpt(turns[i])));
   }
   return messages;
 }

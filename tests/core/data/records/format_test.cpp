@@ -35,6 +35,13 @@ TEST(Format, IsKnownByTheFields) {
   EXPECT_THROW(detect(R"({"conversations": [], "chosen": {}, "rejected": {}})"), InputError);
 }
 
+TEST(Format, ATurnFromNobodyHasARole) {
+  EXPECT_EQ(shown(encode(R"({"messages": [{"from": null, "value": null, "role": "user", "content": "u"},
+                             {"role": null, "content": null, "from": "gpt", "value": "a"}]})",
+                         DataFormat::chat)),
+            "[u]a!\n");
+}
+
 TEST(Format, AlpacaTrainsTheOutputAndEosAfterStanfordsPrompt) {
   const Sample sample = encode(R"({"instruction": "Add.", "input": "1 2", "output": "3\n"})", DataFormat::alpaca);
   EXPECT_EQ(shown(sample),
