@@ -259,6 +259,13 @@ float read_value(const JsonRecord& record, const std::string& name, const Json& 
   return number;
 }
 
+// CSV has nothing but strings.
+float read_value_or_text(const JsonRecord& record, const std::string& name, const Json& value) {
+  if (!value.is_string()) return read_value(record, name, value);
+  const Json number = parse_embedded_json(value.get<std::string>());
+  return read_value(record, name, number.is_number() || number.is_binary() ? number : value);
+}
+
 }  // namespace
 
 RenderedRecord render_preference(const JsonRecord& record, const DataOptions& options, const Encoder& encoder) {
@@ -276,7 +283,7 @@ RenderedRecord render_preference(const JsonRecord& record, const DataOptions& op
     return render_answers(fields, {"preferred_output", "non_preferred_output"}, options, encoder);
   }
   RenderedRecord pair = render_answers(record, {"chosen", "rejected"}, options, encoder);
-  if (const Json* margin = record.find("margin")) pair.values = {read_value(record, "margin", *margin)};
+  if (const Json* margin = record.find("margin")) pair.values = {read_value_or_text(record, "margin", *margin)};
   return pair;
 }
 
@@ -316,8 +323,8 @@ RenderedRecord render_labeled(const JsonRecord& record, const DataOptions& optio
   const Json* label = record.find("label");
   if (label == nullptr) record.fail("has no \"label\"", "give a number, or a list of numbers");
   for (const Json& value : label->is_array() ? *label : Json::array({*label})) {
-    rendered.values.push_back(value.is_boolean() ? (value.get<bool>() ? 1.0f : 0.0f)
-                                                 : read_value(record, "label", value));
+    rendered.values.push_back(is_verdict(&value) ? (is_good(value) ? 1.0f : 0.0f)
+                                                 : read_value_or_text(record, "label", value));
   }
   return rendered;
 }
