@@ -38,9 +38,9 @@ class Directory : public ::testing::Test {
 constexpr DataSplit kEval = DataSplit::eval;
 
 TEST_F(Directory, OfADatasetDictHasItsSplitsAsFolders) {
-  have({"dataset_dict.json", "train/data-00000-of-00002.arrow", "train/data-00001-of-00002.arrow", "train/state.json",
+  have({"dataset_dict.json", "train/data-00000-of-00002.arrow", "train/data-00001-of-00002.arrow",
         "train/dataset_info.json", "train/cache-0123456789abcdef.arrow", "test/data-00000-of-00001.arrow",
-        "test/state.json", "test/dataset_info.json"});
+        "test/dataset_info.json"});
   EXPECT_THAT(taken(), ElementsAre("train/data-00000-of-00002.arrow", "train/data-00001-of-00002.arrow"));
   EXPECT_THAT(taken(kEval), ElementsAre("test/data-00000-of-00001.arrow"));
   have({"validation/data-00000-of-00001.arrow"});
@@ -96,8 +96,8 @@ TEST_F(Directory, OfOneSplitOrNoneIsTakenWhole) {
   EXPECT_THAT(taken(), ElementsAre("a.jsonl", "b.jsonl"));
   EXPECT_THAT(taken(kEval), ElementsAre("a.jsonl", "b.jsonl"));
   EXPECT_THAT(split_notes({{files_.path("d"), 1.0}}), ElementsAre());
-  have({"data/c.jsonl"});
-  EXPECT_THAT(taken(), ElementsAre("a.jsonl", "b.jsonl"));
+  have({"data/c.jsonl", "x/y/d.jsonl", "lost+found/e.jsonl", "x/.git/f.json"});
+  EXPECT_THAT(taken(), ElementsAre("a.jsonl", "b.jsonl", "data/c.jsonl", "x/y/d.jsonl"));
   Files other;
   const std::string only = other.write("e/test-00000-of-00001.parquet", "x");
   EXPECT_EQ(find_data_files({{other.path("e"), 1.0}}).front().path, only);
@@ -107,6 +107,91 @@ TEST_F(Directory, OfOneSplitOrNoneIsTakenWhole) {
 TEST_F(Directory, WhoseDataLieDeeperSaysWhere) {
   have({"main/train-00000-of-00001.parquet", "socratic/train-00000-of-00001.parquet"});
   EXPECT_THAT(refused(), EndsWith("name the folder of the data, such as " + files_.path("d/main")));
+}
+
+TEST_F(Directory, WithSplitsHasOtherFilesInItsOtherFolders) {
+  have({"train.jsonl", "test.jsonl", "x/train.jsonl"});
+  EXPECT_THAT(taken(), ElementsAre("train.jsonl"));
+  EXPECT_THAT(split_notes({{files_.path("d"), 1.0}}).front(), HasSubstr("(1 file), not other files, test"));
+}
+
+TEST_F(Directory, OfPlainFilesBesideSplitsInAFolderIsRefused) {
+  have({"a.jsonl", "x/train.jsonl", "x/test.jsonl"});
+  EXPECT_THAT(refused(), AllOf(HasSubstr("holds data files, and a split in a folder of another name"),
+                               EndsWith("such as " + files_.path("d/x") + ", or the files")));
+}
+
+TEST_F(Directory, PagesAboutTheDataAndOutputsAreNoData) {
+  have({"LICENSE.txt", "README.txt", "x/a.jsonl", "x/Readme.txt", "out/metrics.jsonl", "cache/0a/tokens.bin",
+        "cache/0a/samples.bin", "cache/0a/data.json"});
+  files_.write("d/out/run.json", R"({"nibble": "0.1.0"})");
+  EXPECT_THAT(taken(), ElementsAre("x/a.jsonl"));
+}
+
+TEST_F(Directory, OfASavedDatasetIsReadWhatItsStateNames) {
+  const std::string state = R"({"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_split": "train"})";
+  have({"dataset_dict.json", "train/data-00000-of-00001.arrow", "train/data-00000-of-00002.arrow",
+        "train/data-00001-of-00002.arrow", "train/dataset_info.json"});
+  files_.write("d/train/state.json", state);
+  EXPECT_THAT(taken(), ElementsAre("train/data-00000-of-00001.arrow"));
+  files_.write("e/state.json", state);
+  EXPECT_THAT(error_of<InputError>([&] {
+                find_data_files({{files_.path("e"), 1.0}});
+              }),
+              HasSubstr("e/data-00000-of-00001.arrow: is not there, but state.json names it; save the data set again"));
+  const std::string saved = files_.write("e/data-00000-of-00001.arrow", "x");
+  files_.write("e/data-00000-of-00002.arrow", "x");
+  ASSERT_EQ(find_data_files({{files_.path("e"), 1.0}}).size(), 1u);
+  EXPECT_EQ(find_data_files({{files_.path("e"), 1.0}}).front().path, saved);
+  for (const char* broken : {"[]", "{", R"({"_data_files": [1]})", R"({"_data_files": [{"filename": 1}]})"}) {
+    files_.write("d/train/state.json", broken);
+    EXPECT_THAT(refused(), HasSubstr("d/train/state.json")) << broken;
+  }
+}
+
+TEST_F(Directory, ASplitIsReadWithAllBelowIt) {
+  have({"train/part1/a.jsonl", "train/b.jsonl", "test.jsonl"});
+  EXPECT_THAT(taken(), ElementsAre("train/b.jsonl", "train/part1/a.jsonl"));
+  have({"train/test/c.jsonl"});
+  EXPECT_THAT(refused(), AllOf(HasSubstr("d/train: has the name of a split to train on, but holds "),
+                               HasSubstr("d/train/test, of another split")));
+  EXPECT_THAT(taken(kEval), ElementsAre("test.jsonl"));
+}
+
+TEST_F(Directory, ASplitThatCannotBeReadIsNotReplacedByAnother) {
+  const auto refusal = [&](const char* split, const std::string& unread, DataSplit wanted) {
+    Files files;
+    files.write(std::string("d/") + split, "x");
+    if (unread.ends_with('/')) {
+      std::filesystem::create_directories(files.path("d/" + unread));
+    } else {
+      files.write("d/" + unread, "x");
+    }
+    return error_of<InputError>([&] { find_data_files({{files.path("d"), 1.0}}, wanted); });
+  };
+  for (const char* unread : {"train.tsv", "train.jsonl.bz2", "train/part-0000", "train/a/b.tsv", "training/", "train",
+                             "train_sft/x.tsv", "data/train.tsv", "train.py", "train/LICENSE.txt"}) {
+    EXPECT_THAT(refusal("test.jsonl", unread, DataSplit::train), HasSubstr("has the name of a split to train on, but "))
+        << unread;
+  }
+  for (const char* unread : {"validation.tsv", "dev/", "test/a.xlsx"}) {
+    EXPECT_THAT(refusal("train.jsonl", unread, kEval), HasSubstr("has the name of a split to evaluate on, but "))
+        << unread;
+  }
+  EXPECT_THAT(refusal("test.jsonl", "val/", kEval), HasSubstr("d/val: has the name of a split to evaluate on, but "
+                                                              "holds no data; put .jsonl, "));
+  EXPECT_THAT(refusal("a.jsonl", "train.tsv", DataSplit::train), HasSubstr("of a type that is not read"));
+  have({"a.jsonl", "train.py", "eval/run.sh", "training_state.bin"});
+  EXPECT_THAT(taken(), ElementsAre("a.jsonl")) << "no splits";
+  have({"train.jsonl", "train.tsv", "test.jsonl", "eval.py"});
+  EXPECT_THAT(taken(), ElementsAre("train.jsonl"));
+  EXPECT_THAT(taken(kEval), ElementsAre("test.jsonl"));
+}
+
+TEST_F(Directory, WithALinkToAFolderAboveIsRefused) {
+  have({"a.jsonl", "x/b.jsonl"});
+  std::filesystem::create_directory_symlink("..", files_.path("d/x/up"));
+  EXPECT_THAT(refused(), HasSubstr("more than 16 folders below the data's"));
 }
 
 TEST_F(Directory, WhatCannotBeReadIsRefused) {

@@ -183,23 +183,23 @@ TEST(DataFiles, DirectoriesAndPatternsAreSorted) {
 
 TEST(DataFiles, WhatDescribesADatasetIsNoneOfItsFiles) {
   Files files;
-  for (const char* name : {"d/data-00000-of-00001.arrow", "d/state.json", "d/dataset_info.json", "f/state.json"}) {
+  for (const char* name : {"d/data-00000-of-00001.arrow", "d/dataset_info.json", "f/state.json"})
     files.write(name, "x");
-  }
+  files.write("d/state.json", R"({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})");
   EXPECT_EQ(find_data_files({{files.path("d"), 1.0}}).size(), 1u);
   EXPECT_EQ(find_data_files({{files.path("f"), 1.0}}).size(), 1u);
 }
 
 TEST(DataFiles, AnIdIsItsSnapshotInTheHubsCache) {
   Files files;
-  files.write("hub/datasets--a--b/snapshots/1/main/train.parquet", "x");
+  files.write("hub/datasets--a--b/snapshots/1/main/b.parquet", "x");
   files.write("hub/datasets--a--b/snapshots/1/all.jsonl.gz", "x");
   files.write("hub/datasets--a--b/refs/main", "1");
   ::setenv("HF_HUB_CACHE", files.path("hub").c_str(), 1);
   const std::string snapshot = files.path("hub/datasets--a--b/snapshots/1");
   const auto first = [](const std::string& path) { return find_data_files({{path, 1.0}}).front().path; };
   EXPECT_EQ(first("a/b"), snapshot + "/all.jsonl.gz");
-  EXPECT_EQ(first("a/b/main/*.parquet"), snapshot + "/main/train.parquet");
+  EXPECT_EQ(first("a/b/main/*.parquet"), snapshot + "/main/b.parquet");
   EXPECT_EQ(first(files.path("hub/datasets--a--b")), snapshot + "/all.jsonl.gz");
   EXPECT_EQ(data_paths({{"a/b/main", 1.0}}).front(), snapshot + "/main");
   EXPECT_THAT(error_of<InputError>([] { find_data_files({{"a/c", 1.0}}); }), HasSubstr("hf download a/c"));
