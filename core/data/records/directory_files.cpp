@@ -114,7 +114,10 @@ std::vector<fs::directory_entry> saved_files(const fs::path& directory, const fs
     const auto name = file.is_object() ? file.find("filename") : file.end();
     if (name == file.end() || !name->is_string())
       throw InputError(state.string(), "has no \"filename\" in \"_data_files\"", kRemedy);
-    const fs::path path = directory / name->get<std::string>();
+    const fs::path own = name->get<std::string>(), path = directory / own;
+    if (own != own.filename() || own.empty() || own == "." || own == "..") {
+      throw InputError(state.string(), "names a file outside its directory", kRemedy);
+    }
     std::error_code failure;
     if (!fs::exists(path, failure)) throw InputError(path.string(), "is not there, but state.json names it", kRemedy);
     files.emplace_back(path);

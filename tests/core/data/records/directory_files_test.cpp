@@ -143,7 +143,9 @@ TEST_F(Directory, OfASavedDatasetIsReadWhatItsStateNames) {
   files_.write("e/data-00000-of-00002.arrow", "x");
   ASSERT_EQ(find_data_files({{files_.path("e"), 1.0}}).size(), 1u);
   EXPECT_EQ(find_data_files({{files_.path("e"), 1.0}}).front().path, saved);
-  for (const char* broken : {"[]", "{", R"({"_data_files": [1]})", R"({"_data_files": [{"filename": 1}]})"}) {
+  for (const char* broken : {"[]", "{", R"({"_data_files": [1]})", R"({"_data_files": [{"filename": 1}]})",
+                             R"({"_data_files": [{"filename": ".."}]})",
+                             R"({"_data_files": [{"filename": "../train/data-00000-of-00001.arrow"}]})"}) {
     files_.write("d/train/state.json", broken);
     EXPECT_THAT(refused(), HasSubstr("d/train/state.json")) << broken;
   }
