@@ -323,8 +323,15 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
     whole = train(place.microbatches);
     device.fill_tables();
     if (step > 0 || !job.saves_midway || layout.mesh.ranks() > 1) continue;
-    const Slicer slices = parallel.slicer();
-    writer.copy(slices(values_of(optimizer.parameters())), slices(optimizer.state()));
+    std::vector<CheckpointSlice> values, states;
+    const auto add = [&](const ParallelModel& of, const Optimizer& trained) {
+      const Slicer slices = of.slicer();
+      std::ranges::move(slices(values_of(trained.parameters())), std::back_inserter(values));
+      std::ranges::move(slices(trained.state()), std::back_inserter(states));
+    };
+    add(parallel, optimizer);
+    if (value) add(value->parallel, value->optimizer);
+    writer.copy(values, states);
   }
   // The first rank has all of an adapter when it is written.
   std::optional<Tensor> adapter;

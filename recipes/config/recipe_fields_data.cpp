@@ -76,7 +76,7 @@ std::vector<RecipeField> data_fields() {
       sources_field("data.train", &DataOptions::train,
                     "files to train on: .jsonl, .json, .txt, .csv, .parquet, .arrow; a directory of them (where "
                     "it has splits: train); a dataset's ID in the Hugging Face cache, or ID/PATH; weight: how often an "
-                    "epoch takes each sample (2: twice, 0.5: half of them, others each epoch)"),
+                    "epoch takes each sample (2: twice, 0.5: half of them, drawn anew each epoch)"),
       sources_field("data.eval", &DataOptions::eval,
                     "files to evaluate on (of a directory with splits: validation, else test); data.eval=null on the "
                     "command line turns evaluation off"),

@@ -205,8 +205,7 @@ TensorNames axk1_names() {
 }
 
 TensorNames sarvam_moe_names() {
-  TensorNames names =
-      with_correction(deepseek_v3_names(), "mlp.gate.expert_bias", "mlp.gate.e_score_correction_bias");
+  TensorNames names = with_correction(deepseek_v3_names(), "mlp.gate.expert_bias", "mlp.gate.e_score_correction_bias");
   names.embedding = "model.word_embeddings";
   names.block.experts.peft_translates = false;
   AttentionNames& attention = names.block.attention;

@@ -121,6 +121,27 @@ TEST(RolloutPlan, HasTheCacheAndTheModelsThatJudge) {
   EXPECT_GE(judged.needed() - plain.needed(), bytes / 2);
 }
 
+// Both have parameters and AdamW's two states.
+TEST(RolloutPlan, ACheckpointOfPpoHasTheValueModelToo) {
+  TemporaryDirectory directory;
+  LocalRank rank;
+  json wide = json::parse(kModel);
+  wide["intermediate_size"] = 4096;  // more than what a step keeps
+  Decoder model = random_decoder(parse_decoder_config(wide.dump(), "test"), 1, rank.context());
+  test::write_model(directory / "model", model, wide.dump());
+  const auto needed = [&](const char* type, bool saves) {
+    json recipe = rollout_recipe(directory / "model", {{"type", type}}, 8);
+    recipe.erase("adapter");
+    const Recipe read = parse_recipe(recipe.dump(), "test");
+    PlanJob job = plan_job(read);
+    job.saves_midway = saves;
+    return plan_memory(job, plan_layout(read), {0, 2}, 1).stages.front().needed();
+  };
+  const int64_t rloo = needed("rloo", true) - needed("rloo", false), ppo = needed("ppo", true) - needed("ppo", false);
+  EXPECT_GT(rloo, 0);
+  EXPECT_GE(ppo, 19 * rloo / 10);
+}
+
 TEST(RolloutPlan, AClusterDrawsToo) {
   TemporaryDirectory directory;
   for (const char* name : {"model", "teacher"}) {
