@@ -35,7 +35,7 @@ import model_types
 TYPES = """mixtral qwen2_moe qwen3_moe olmoe granitemoe granitemoeshared granitemoe_swa phimoe hunyuan_v1_moe
 cohere2_moe mellum aria_text glm4_moe ernie4_5_moe minimax_m2 afmoe dots1 solar_open exaone_moe hy_v3 laguna kolibri1
 gpt_oss mimo_v2_flash flint deepseek_v3 deepseek_v2 glm4_moe_lite axk1 flex_olmo qwen3_5_moe_text qwen3_next
-nemotron_h+latent lfm2_moe kimi_linear bailing_hybrid llama4_text jamba""".split()
+nemotron_h+latent lfm2_moe kimi_linear bailing_hybrid llama4_text jamba sarvam_mla sarvam_moe lara_mini""".split()
 ENTRIES = ("experts", "gate", "router", "mlp", "block_sparse_moe", "feed_forward")
 COMMITTED = dict(mixtral=["mlp"], qwen2_moe=["experts", "gate"], granitemoeshared=["experts", "router"],
                  phimoe=["experts", "router"], ernie4_5_moe=["gate", "experts"])
