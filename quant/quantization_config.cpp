@@ -175,6 +175,10 @@ void SkipRule::require_used(std::span<const std::string> modules, const std::str
     if (!is_name || std::ranges::any_of(modules, [&](const std::string& module) { return entry.skips(module); }))
       continue;
     const std::string near = nearest_part(entry.suffix, modules);
+    if (near == entry.suffix) {  // of what a name means in Transformers
+      throw UsageError("no module of the model is called or begins with \"" + near + "\"",
+                       "for what is inside of it write \".*" + near + "\"", key);
+    }
     throw UsageError("\"" + entry.suffix + "\" is no module of the model",
                      near.empty() ? "name one, such as " + modules.back() : "did you mean " + near + "?", key);
   }

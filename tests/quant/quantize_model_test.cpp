@@ -11,6 +11,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/models/load.h"
 #include "nibble/quant/bnb_layout.h"
+#include "nibble/quant/quantization_config.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/quant/golden.h"
 #include "nibble/tests/temporary_directory.h"
@@ -132,6 +133,11 @@ TEST_F(QuantizeModel, ModulesToSkipThatAreNotThereAreRefused) {
                 quantize_model(test::data_path("stories-llama"), directory / "out", options, rank.context());
               }),
               testing::HasSubstr("--skip: \"down_prj\" is no module of the model; did you mean down_proj?"));
+  EXPECT_THAT(
+      test::error_of<UsageError>([] {
+        SkipRule({{"self_attn"}}, {}).require_used(std::vector<std::string>{"layers.0.self_attn.q_proj"}, "key");
+      }),
+      testing::HasSubstr("for what is inside of it write \".*self_attn\""));
 }
 
 // Transformers would put its Linears in 4 bits.

@@ -147,15 +147,19 @@ TensorNames bloom_names() {
   return names;
 }
 
+AttentionNames attention_below(const std::string& module, const std::string& output) {
+  AttentionNames names;
+  names.q = module + ".q_proj";
+  names.k = module + ".k_proj";
+  names.v = module + ".v_proj";
+  names.output = module + "." + output;
+  return names;
+}
+
 TensorNames gptj_names() {
   TensorNames names = gpt2_names();
   names.positions = "";
-  AttentionNames& attention = names.block.attention;
-  attention = {};
-  attention.q = "attn.q_proj";
-  attention.k = "attn.k_proj";
-  attention.v = "attn.v_proj";
-  attention.output = "attn.out_proj";
+  names.block.attention = attention_below("attn");
   names.block.mlp.up = "mlp.fc_in";
   names.block.mlp.down = "mlp.fc_out";
   names.block.mlp_norm = "";

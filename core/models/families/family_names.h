@@ -11,6 +11,9 @@ bool is_head_norm(const TensorNames& names, std::string_view parameter);
 /// [1, E], filters [D, 1, taps] of convolutions that see every column by itself, decays of state spaces.
 bool is_f32(const TensorNames& names, std::string_view parameter, const Shape& shape);
 
+/// Projections of their own below a module: "attn.q_proj", ...
+AttentionNames attention_below(const std::string& module, const std::string& output = "out_proj");
+
 TensorNames gemma2_names();
 /// The same names one module deeper, where a vision tower stands beside the language model.
 TensorNames inside_language_model(TensorNames names);

@@ -208,13 +208,9 @@ TensorNames sarvam_moe_names() {
   TensorNames names = with_correction(deepseek_v3_names(), "mlp.gate.expert_bias", "mlp.gate.e_score_correction_bias");
   names.embedding = "model.word_embeddings";
   names.block.experts.peft_translates = false;
-  AttentionNames& attention = names.block.attention;
-  attention.q = "attention.q_proj";
-  attention.k = "attention.k_proj";
-  attention.v = "attention.v_proj";
-  attention.output = "attention.dense";
-  attention.q_norm = "attention.query_layernorm";
-  attention.k_norm = "attention.key_layernorm";
+  names.block.attention = attention_below("attention", "dense");
+  names.block.attention.q_norm = "attention.query_layernorm";
+  names.block.attention.k_norm = "attention.key_layernorm";
   return names;
 }
 

@@ -45,12 +45,7 @@ TensorNames apertus_names() {
 TensorNames exaone_names() {
   TensorNames names = gpt2_names();
   names.positions = "";
-  AttentionNames& attention = names.block.attention;
-  attention = {};
-  attention.q = "attn.attention.q_proj";
-  attention.k = "attn.attention.k_proj";
-  attention.v = "attn.attention.v_proj";
-  attention.output = "attn.attention.out_proj";
+  names.block.attention = attention_below("attn.attention");
   names.block.mlp = {.gate = "mlp.c_fc_0", .up = "mlp.c_fc_1", .down = "mlp.c_proj", .gate_up = ""};
   return names;
 }

@@ -14,12 +14,7 @@ namespace {
 
 TensorNames gpt_neo_names() {
   TensorNames names = gpt2_names();
-  AttentionNames& attention = names.block.attention;
-  attention = {};
-  attention.q = "attn.attention.q_proj";
-  attention.k = "attn.attention.k_proj";
-  attention.v = "attn.attention.v_proj";
-  attention.output = "attn.attention.out_proj";
+  names.block.attention = attention_below("attn.attention");
   return names;
 }
 
