@@ -282,6 +282,8 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     if (key == "fp16" && value == true) note(key, "bf16 is used");
   } else if (key == "lora_target_linear") {
     if (value == true) set(key, "adapter.target_modules", "all-linear");
+  } else if (key == "lora_target_modules" && is_on("lora_target_linear")) {
+    note(key, "lora_target_linear adapts every linear module; others of this list are left out");
   } else if ((key == "lora_target" || key == "additional_target") && value.is_string()) {
     const Json modules = detail::names_of(value.get<std::string>());
     set(key, key_of(key), key == "lora_target" && value == "all" ? Json("all-linear") : modules);

@@ -376,6 +376,19 @@ TEST(ConvertRecipe, KeysOfAnAdapterMakeNone) {
   EXPECT_FALSE(axolotl.root.contains("adapter"));
 }
 
+// Axolotl joins the two.
+TEST(ConvertRecipe, EveryLinearModuleIsMoreThanAListOfThem) {
+  const std::string theirs = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\nadapter: lora\n";
+  for (const char* both : {"lora_target_linear: true\nlora_target_modules: [q_proj, embed_tokens]\n",
+                           "lora_target_modules: [q_proj, embed_tokens]\nlora_target_linear: true\n"}) {
+    const Converted converted(theirs + both);
+    EXPECT_EQ(converted.root["adapter"]["target_modules"], "all-linear");
+    EXPECT_THAT(converted.result.notes, Contains(HasSubstr("lora_target_modules: lora_target_linear adapts every")));
+  }
+  const Converted off(theirs + "lora_target_linear: false\nlora_target_modules: [q_proj]\n");
+  EXPECT_EQ(off.root["adapter"]["target_modules"], json::parse(R"(["q_proj"])"));
+}
+
 TEST(ConvertRecipe, OtherFilesAreRefused) {
   EXPECT_THAT(error_of<UsageError>([] { convert_recipe("{\"model\": {\"path\": \"m\"}}", "r.json"); }),
               HasSubstr("r.json: is a configuration of no tool that is known"));
