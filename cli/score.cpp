@@ -33,7 +33,7 @@ nlohmann::ordered_json output(const std::vector<float>& scores) {
 
 void run(const ScoreFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
-  require_own_file(flags.out, has_numbers_of_records, "nibble score");
+  require_own_file(flags.out, has_lines_of({{"score"}, {"chosen", "rejected"}}), "nibble score");
   for (const std::string& note : split_notes({{flags.data, 1.0}})) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.records.chat_template);
   LocalRank rank(flags.model.threads);

@@ -1,7 +1,6 @@
 // nibble logits: the logits of given token ids, as an .npy file.
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 
@@ -22,11 +21,6 @@ struct LogitsFlags {
   std::string ids, out;
   std::vector<int64_t> lengths;
 };
-
-bool is_logits(const std::filesystem::path& file) {
-  const Tensor array = read_npy(file);
-  return array.dtype() == DType::f32 && array.rank() == 3;
-}
 
 // The documents of a row; the whole row where no lengths are given.
 std::vector<Sample> documents(const std::vector<int32_t>& row, std::vector<int64_t> lengths) {
@@ -53,7 +47,7 @@ void require_finite(Decoder& decoder, const Tensor& logits, int64_t position, co
 
 void run(const LogitsFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.ids});
-  require_own_file(flags.out, is_logits, "nibble logits");
+  require_own_file(flags.out, begins_with(NpyWriter::mark(DType::f32)), "nibble logits");
   const std::vector<std::vector<int32_t>> rows = read_id_rows(flags.ids, "--ids");
   documents(rows.front(), flags.lengths);  // refuses them before the model is opened
   LocalRank rank(flags.model.threads);

@@ -27,7 +27,10 @@ struct LogprobsFlags {
 
 void run(const LogprobsFlags& flags) {
   guard_output(flags.out, {flags.model.base.path, flags.model.adapter, flags.data});
-  require_own_file(flags.out, has_numbers_of_records, "nibble logprobs");
+  require_own_file(
+      flags.out,
+      has_lines_of({{"chosen", "rejected", "chosen_tokens", "rejected_tokens"}, {"completion", "completion_tokens"}}),
+      "nibble logprobs");
   for (const std::string& note : split_notes({{flags.data, 1.0}})) say(stderr, note);
   const TextSource text = text_source(flags.model, flags.records.chat_template);
   LocalRank rank(flags.model.threads);

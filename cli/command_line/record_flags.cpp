@@ -1,16 +1,20 @@
 #include "nibble/cli/command_line/record_flags.h"
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
 #include "nibble/recipes/evaluation/text_lengths.h"
 
 namespace nibble::cli {
+
+namespace {
+
+using Line = nlohmann::ordered_json;
+
+}  // namespace
 
 void add_record_flags(Command& command, DataOptions& options) {
   options.max_dropped = 1;  // nothing is trained
@@ -52,20 +56,26 @@ std::function<void(const Dataset&)> length_check(const DecoderConfig& model) {
   };
 }
 
-bool has_numbers_of_records(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 7> kNames = {
-      "score", "chosen", "rejected", "completion", "chosen_tokens", "rejected_tokens", "completion_tokens"};
-  constexpr size_t kLongestLine = size_t{1} << 22;
-  std::string line(kLongestLine, '\0');
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream.getline(line.data(), kLongestLine)) return false;
-  const nlohmann::json record = nlohmann::json::parse(line.c_str(), nullptr, false);
-  const auto is_number = [](const nlohmann::json& value) { return value.is_number() || value.is_null(); };
-  return record.is_object() && !record.empty() && std::ranges::all_of(record.items(), [&](const auto& field) {
-           const nlohmann::json& value = field.value();
-           const bool numbers = value.is_array() ? std::ranges::all_of(value, is_number) : is_number(value);
-           return numbers && std::ranges::count(kNames, field.key()) > 0;
-         });
+IsOwn has_lines_of(std::vector<std::vector<std::string>> forms) {
+  return [forms = std::move(forms)](const std::filesystem::path& file) {
+    constexpr size_t kLongestLine = size_t{1} << 22;
+    const auto is_number = [](const Line& value) { return value.is_number() || value.is_null(); };
+    const auto is_own = [&](const std::string& text) {
+      const Line record = Line::parse(text, nullptr, false);
+      std::vector<std::string> names;
+      for (const auto& [name, value] : record.items()) {
+        names.push_back(name);
+        if (!(value.is_array() ? std::ranges::all_of(value, is_number) : is_number(value))) return false;
+      }
+      return record.is_object() && std::ranges::count(forms, names) > 0 && record.dump() == text;
+    };
+    std::string line(kLongestLine, '\0');
+    std::ifstream stream(file, std::ios::binary);
+    while (stream.getline(line.data(), kLongestLine)) {
+      if (!is_own(line.c_str())) return false;
+    }
+    return stream.eof();
+  };
 }
 
 }  // namespace nibble::cli

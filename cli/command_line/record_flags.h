@@ -1,9 +1,11 @@
 #pragma once
-#include <filesystem>
+#include <string>
+#include <vector>
 
 #include "nibble/cli/command_line/command.h"
 #include "nibble/core/data/data_options.h"
 #include "nibble/core/data/dataset.h"
+#include "nibble/core/io/files/output_guard.h"
 
 namespace nibble::cli {
 
@@ -13,8 +15,8 @@ void add_record_flags(Command& command, DataOptions& options);
 /// For texts that are computed as they are: check_text_lengths, which warns on stderr.
 std::function<void(const Dataset&)> length_check(const DecoderConfig& model);
 
-/// Whether a file begins with a line as logprobs and score write one for each record: an object of numbers, or lists of
-/// them, under their names alone.
-bool has_numbers_of_records(const std::filesystem::path& file);
+/// Of files whose every line is as logprobs and score write one for a record: an object of numbers, or lists of them,
+/// under the names of one of `forms`.
+IsOwn has_lines_of(std::vector<std::vector<std::string>> forms);
 
 }  // namespace nibble::cli

@@ -1,5 +1,6 @@
 #include "nibble/core/io/npy.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -139,6 +140,8 @@ class HeaderReader {
   bool has_descr_ = false, has_order_ = false, has_shape_ = false;
 };
 
+constexpr size_t kLeastHeader = 256;  // of what is written; NumPy fills its up to a multiple of 64
+
 std::string header_of(const Shape& shape, DType dtype) {
   std::string_view descr;
   for (const NpyType& known : kTypes) {
@@ -151,7 +154,7 @@ std::string header_of(const Shape& shape, DType dtype) {
   }
   text += "), }";
   const size_t before = kMagic.size() + 4;  // magic, version, length
-  text.append(63 - (before + text.size()) % 64, ' ');
+  text.resize(std::max(kLeastHeader, (before + text.size() + 64) / 64 * 64) - before - 1, ' ');
   text += '\n';
   const uint16_t length = static_cast<uint16_t>(text.size());
   const std::array<char, 4> version_and_length = {1, 0, static_cast<char>(length & 255),
@@ -186,6 +189,11 @@ Tensor read_npy(const std::filesystem::path& path) {
     refuse("has shape " + to_string(header.shape) + " but " + std::to_string(file->size() - start) + " bytes of data");
   }
   return Tensor::view(Storage::mapped(file, start, size), 0, header.shape, header.dtype);
+}
+
+std::string NpyWriter::mark(DType dtype) {
+  const std::string header = header_of({}, dtype);
+  return header.substr(0, header.find('(') + 1);
 }
 
 NpyWriter::NpyWriter(const std::filesystem::path& path, const Shape& shape, DType dtype)

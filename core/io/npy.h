@@ -2,6 +2,7 @@
 // NumPy's .npy files (format versions 1 to 3): little-endian, C order.
 
 #include <filesystem>
+#include <string>
 
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/tensor/tensor.h"
@@ -12,9 +13,13 @@ namespace nibble {
 /// the file is damaged, of another type, big-endian or in Fortran order.
 Tensor read_npy(const std::filesystem::path& path);
 
-/// Writes an array whose shape is known before its elements are. The file appears whole at finish().
+/// Writes an array whose shape is known before its elements are. The file appears whole at finish(). The header is
+/// filled up with blanks to 256 bytes, more than NumPy's: see mark().
 class NpyWriter {
  public:
+  /// How the files begin that it writes of this dtype, and no others: for begins_with().
+  static std::string mark(DType dtype);
+
   NpyWriter(const std::filesystem::path& path, const Shape& shape, DType dtype);
   /// The next elements, in row-major order and the said dtype.
   void append(const Tensor& piece);

@@ -18,14 +18,17 @@ class Results(OutputTest):
         pairs.write_text(json.dumps(pair) + "\n")
         base, out = ["--model", self.model], self.folder / "out"
         ids, weights = self.ids.read_bytes(), (self.model / "model.safetensors").read_bytes()
+        # As numpy.save writes an array of the shape and type of logits.
+        array = (b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 2), }".ljust(117) + b"\n" + bytes(8))
+        scores, own = b'{"chosen":0.5,"rejected":0.25}\n', b'{"completion":-0.5,"completion_tokens":1}\n'
         commands = {
-            "logits": ([*base, "--ids", self.ids, "--out"], ids),
-            "gradients": ([*base, "--ids", self.ids, "--labels", self.ids, "--out"], weights),
-            "logprobs": ([*base, "--data", pairs, "--out"], pairs.read_bytes()),
-            "plan": ([self.recipe(), "--measure"], b'{"model": {"path": "m"}}'),
+            "logits": ([*base, "--ids", self.ids, "--out"], [ids, array]),
+            "gradients": ([*base, "--ids", self.ids, "--labels", self.ids, "--out"], [weights]),
+            "logprobs": ([*base, "--data", pairs, "--out"], [pairs.read_bytes(), scores, own + b"my own line\n"]),
+            "plan": ([self.recipe(), "--measure"], [b'{"model": {"path": "m"}}']),
         }
         for command, (words, like) in commands.items():
-            for foreign in (b"the only copy", like):
+            for foreign in (b"the only copy", *like):
                 out.write_bytes(foreign)
                 self.ends(2, [command, *words, out], f"{out}: is not a file that nibble {command}",
                           "wrote; choose another name, or remove it")
@@ -33,7 +36,8 @@ class Results(OutputTest):
             for _ in range(2):
                 self.does(command, *words, out)
             self.assertGreater(out.stat().st_size, 0)
-        for foreign in ('{"score": "mine"}', json.dumps(pair), '{"chosen": [{"role": "user"}]}', "[0.5]"):
+        for foreign in ('{"score": "mine"}', json.dumps(pair), '{"chosen": [{"role": "user"}]}', "[0.5]",
+                        '{"score": 0.25}', own.decode(), '{"score":0.25}\n{"mine":1}'):
             out.write_text(foreign + "\n")
             self.ends(2, ["score", *base, "--data", pairs, "--out", out], "is not a file that nibble score wrote")
         out.write_text('{"score":[0.25,null]}\n')  # what stands there is its own: the model has no score head

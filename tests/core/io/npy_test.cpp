@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/tests/assets.h"
 #include "nibble/tests/temporary_directory.h"
 #include "nibble/tests/write_npy.h"
@@ -16,12 +17,19 @@ using test::write_bytes;
 using test::write_npy;
 using ::testing::HasSubstr;
 
-TEST(Npy, RewritingAnArrayOfNumPyGivesTheSameBytes) {
+TEST(Npy, AnArrayOfNumPyIsWrittenAgainWithAMarkInTheHeader) {
   const std::filesystem::path asset = test::data_path("lora-golden");
   TemporaryDirectory directory;
   for (const char* name : {"input_ids.npy", "labels.npy", "lora_fp32.logits0.npy"}) {
-    write_npy(directory / name, read_npy(asset / name));
-    EXPECT_TRUE(read_bytes(asset / name) == read_bytes(directory / name)) << name;
+    const Tensor array = read_npy(asset / name);
+    write_npy(directory / name, array);
+    const std::string theirs = read_bytes(asset / name), ours = read_bytes(directory / name);
+    ASSERT_EQ(ours.size(), 256 + array.bytes());
+    EXPECT_EQ(ours.substr(256), theirs.substr(theirs.size() - array.bytes()));
+    const size_t behind_length = 10, literal = theirs.find('}') + 1 - behind_length;
+    EXPECT_EQ(ours.substr(behind_length, literal), theirs.substr(behind_length, literal));
+    EXPECT_TRUE(begins_with_mark(directory / name, NpyWriter::mark(array.dtype())));
+    EXPECT_FALSE(begins_with_mark(asset / name, NpyWriter::mark(array.dtype())));
   }
 }
 
