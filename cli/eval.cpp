@@ -58,10 +58,7 @@ void print(const Evaluation& loss, const ExactMatch& match, const EvalFlags& fla
 
 void run_choices(const EvalFlags& flags) {
   if (!flags.data.fields.empty()) throw UsageError("--fields with --format choices", "rename the fields in the file");
-  std::vector<ChoiceQuestion> questions;
-  for (const std::string& file : flags.files) {
-    for (ChoiceQuestion& question : read_choice_questions(file)) questions.push_back(std::move(question));
-  }
+  const std::vector<ChoiceQuestion> questions = read_choice_questions(flags.data.train);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text_source(flags.model).tokenizer);
   LocalRank rank(flags.model.threads);
   Decoder decoder = open_model(flags.model, rank.context());
@@ -115,8 +112,11 @@ void run(EvalFlags flags) {
     throw UsageError("--answer, --pattern, --max-new-tokens and --limit without --exact-match",
                      "add it, or leave them out: they are for answers that it compares");
   }
-  if (flags.format == "choices") return run_choices(flags);
   for (const std::string& file : flags.files) flags.data.train.push_back({file, 1.0});
+  if (flags.format == "choices") {
+    for (const std::string& note : split_notes(flags.data.train, DataSplit::eval)) say(stderr, note);
+    return run_choices(flags);
+  }
   flags.data.format = parse_data_format(flags.format);
   flags.data.truncate = parse_truncate(flags.truncate);
   check_format(flags);

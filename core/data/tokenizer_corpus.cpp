@@ -1,19 +1,17 @@
 #include "nibble/core/data/tokenizer_corpus.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "nibble/core/data/records/record_reader.h"
-#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/data/records/json_record.h"
 
 namespace nibble {
 
 namespace {
 
-void append_strings(const nlohmann::json& value, std::string& text) {
+void append_strings(const Json& value, std::string& text) {
   if (value.is_string()) text.append(value.get_ref<const std::string&>()).push_back('\n');
   if (!value.is_structured()) return;
-  for (const nlohmann::json& member : value) append_strings(member, text);
+  for (const Json& member : value) append_strings(member, text);
 }
 
 }  // namespace
@@ -40,8 +38,7 @@ bool TokenizerCorpus::next(std::string& text) {
     text = std::move(impl_->record.text);
   } else {
     text.clear();
-    append_strings(parse_json(impl_->record.text, impl_->reader->path() + ":" + std::to_string(impl_->record.line)),
-                   text);
+    append_strings(parse_record(impl_->reader->path(), impl_->record), text);
   }
   text.push_back('\n');
   return true;

@@ -4,33 +4,28 @@
 #include <cctype>
 #include <cmath>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
-#include "nibble/core/io/json/json_file.h"
+#include "nibble/core/data/records/json_record.h"
 #include "nibble/core/models/nonfinite.h"
 
 namespace nibble {
 
 namespace {
 
-using nlohmann::json;
-
-constexpr size_t kLargestFile = size_t{1} << 30;
-
-const json& field(const json& record, std::initializer_list<const char*> names, const std::string& place) {
+const Json& field(const Json& record, std::initializer_list<const char*> names, const std::string& place) {
   std::string listed;
   for (const char* name : names) {
-    if (record.contains(name)) return record[name];
+    if (const auto found = record.find(name); found != record.end() && !found->is_null()) return *found;
     listed += (listed.empty() ? "\"" : ", \"") + std::string(name) + "\"";
   }
   throw InputError(place, "has none of the fields " + listed, "a question has a prompt, choices and an answer");
 }
 
-std::vector<std::string> texts(const json& value, const std::string& place) {
+std::vector<std::string> texts(const Json& value, const std::string& place) {
   std::vector<std::string> found;
   if (!value.is_array()) throw InputError(place, "choices are no list", "write \"choices\": [\"...\", \"...\"]");
-  for (const json& choice : value) {
+  for (const Json& choice : value) {
     if (!choice.is_string()) throw InputError(place, "a choice is no text", "write \"choices\": [\"...\", \"...\"]");
     found.push_back(choice.get<std::string>());
   }
@@ -38,7 +33,7 @@ std::vector<std::string> texts(const json& value, const std::string& place) {
   return found;
 }
 
-size_t answer_of(const json& value, const ChoiceQuestion& question, const std::vector<std::string>& labels) {
+size_t answer_of(const Json& value, const ChoiceQuestion& question, const std::vector<std::string>& labels) {
   if (value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<uint64_t>() < question.choices.size()) {
     return value.get<size_t>();
   }
@@ -58,14 +53,15 @@ size_t answer_of(const json& value, const ChoiceQuestion& question, const std::v
                    "give its index from 0, its letter, or its text");
 }
 
-ChoiceQuestion question_of(const json& record, const std::string& place) {
+ChoiceQuestion question_of(const Json& record, const std::string& place) {
   if (!record.is_object()) throw InputError(place, "is no JSON object", "write one question a line");
   ChoiceQuestion question;
   question.place = place;
-  const json& prompt = field(record, {"question", "prompt", "query", "ctx"}, place);
+  const Json& prompt = field(record, {"question", "prompt", "query", "ctx"}, place);
   if (!prompt.is_string()) throw InputError(place, "the question is no text", "write it as a string");
   question.prompt = prompt.get<std::string>();
-  const json& choices = field(record, {"choices", "options", "endings"}, place);
+  const Json& given = field(record, {"choices", "options", "endings"}, place);
+  const Json choices = given.is_string() ? parse_embedded_json(given.get<std::string>()) : given;
   std::vector<std::string> labels;
   if (choices.is_object()) {
     question.choices = texts(field(choices, {"text"}, place), place);
@@ -81,20 +77,17 @@ bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t'; }
 
 }  // namespace
 
-std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& file) {
-  const std::string text = read_text_file(file, kLargestFile);
+std::vector<ChoiceQuestion> read_choice_questions(const std::vector<DataSource>& sources) {
   std::vector<ChoiceQuestion> questions;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (std::all_of(line.begin(), line.end(), [](char c) { return is_space(c) || c == '\r'; })) continue;
-    const std::string place = file.string() + ":" + std::to_string(number);
-    questions.push_back(question_of(parse_json(line, place), place));
+  for (const DataFile& file : find_data_files(sources, DataSplit::eval)) {
+    const size_t before = questions.size();
+    RecordReader reader(file.path);
+    if (reader.is_text()) throw InputError(file.path, "holds texts, no questions", "give a .jsonl, or one of tables");
+    for (RawRecord raw; reader.next(raw);) {
+      questions.push_back(question_of(parse_record(file.path, raw), record_place(file.path, raw)));
+    }
+    if (questions.size() == before) throw InputError(file.path, "holds no question", "write one JSON object a line");
   }
-  if (questions.empty()) throw InputError(file.string(), "holds no question", "write one JSON object a line");
   return questions;
 }
 

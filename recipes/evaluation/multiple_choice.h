@@ -1,10 +1,10 @@
 #pragma once
 // Questions with choices: which one a model finds most likely, as lm-evaluation-harness counts it.
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "nibble/core/data/data_options.h"
 #include "nibble/core/models/decoder.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
 
@@ -14,13 +14,15 @@ struct ChoiceQuestion {
   std::string prompt;
   std::vector<std::string> choices;  ///< at least two
   size_t answer = 0;                 ///< index of the right one
-  std::string place;                 ///< "file:line"
+  std::string place;                 ///< "file:line:column" or "file:row N"
 };
 
-/// Reads a jsonl of questions: {"question"|"prompt"|"query"|"ctx": text, "choices"|"options"|"endings": [texts] or
+/// Reads the questions of data files, of directories their validation or test split:
+/// {"question"|"prompt"|"query"|"ctx": text, "choices"|"options"|"endings": [texts] or
 /// {"text": [...], "label": [...]}, "answer"|"label"|"gold"|"answerKey": an index from 0, a letter or label, or the
-/// text of the choice}. Throws InputError naming the line and the field.
-std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& file);
+/// text of the choice}; the choices may be JSON in a text, as CSV has it. Throws InputError naming the line and the
+/// field.
+std::vector<ChoiceQuestion> read_choice_questions(const std::vector<DataSource>& sources);
 
 struct ChoiceAccuracy {
   int64_t asked = 0;

@@ -66,7 +66,7 @@ size_t find_too_deep(const std::string& text) {
     if (text[i] == '"') {
       for (++i; i < text.size() && text[i] != '"'; ++i) i += text[i] == '\\';
     } else if (text[i] == '{' || text[i] == '[') {
-      if (++depth > JsonRecord::kMaxDepth) return i;
+      if (++depth > kMaxRecordDepth) return i;
     } else if (text[i] == '}' || text[i] == ']') {
       --depth;
     }
@@ -83,7 +83,8 @@ std::string parse_reason(const std::string& message) {
   return "is not JSON: " + message.substr(begin, std::min(end, begin + 160) - begin);
 }
 
-[[noreturn]] void refuse_json(const std::string& path, const RawRecord& raw, size_t byte, const std::string& reason) {
+[[noreturn]] void refuse_json(const std::string& path, const RawRecord& raw, size_t byte, const std::string& reason,
+                              const std::string& otherwise) {
   const std::string place = record_place(path, raw, byte);
   const bool first = raw.line == 1;
   if (const auto other = mistaken_file(raw.text); other && first) throw InputError(path, other->reason, other->remedy);
@@ -96,7 +97,7 @@ std::string parse_reason(const std::string& message) {
         "write each record on one line, or all of them in [ ] with commas between; or the file is cut off");
   }
   const std::string remedy = json_remedy(raw.text, byte);
-  throw InputError(place, reason, (remedy.empty() ? "correct the record" : remedy) + ", or set data.skip_bad");
+  throw InputError(place, reason, (remedy.empty() ? "correct the record" : remedy) + otherwise);
 }
 
 }  // namespace
@@ -119,22 +120,25 @@ std::string json_text(const Json& value, bool ascii) {
   return value.is_object() ? '{' + text + '}' : '[' + text + ']';
 }
 
-JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
-    : path_(path), raw_(raw), fields_(fields) {
+Json parse_record(const std::string& path, const RawRecord& raw, const std::string& otherwise) {
+  const std::string remedy = "correct the record" + otherwise;
   if (const size_t bad = first_invalid_utf8(raw.text); bad < raw.text.size()) {
-    throw InputError(record_place(path, raw, bad), "is not UTF-8", "save the file as UTF-8, or set data.skip_bad");
+    throw InputError(record_place(path, raw, bad), "is not UTF-8", "save the file as UTF-8" + otherwise);
   }
   if (const size_t deep = find_too_deep(raw.text); deep != std::string::npos) {
     throw InputError(record_place(path, raw, deep),
-                     "more than " + std::to_string(kMaxDepth) + " brackets inside each other",
-                     "correct the record, or set data.skip_bad");
+                     "more than " + std::to_string(kMaxRecordDepth) + " brackets inside each other", remedy);
   }
   ExactReader reader;
   if (!Json::sax_parse(raw.text, &reader)) {
-    if (reader.too_large) fail("has a number that is too large");
-    refuse_json(path, raw, reader.failed_at == 0 ? 0 : reader.failed_at - 1, parse_reason(reader.error));
+    if (reader.too_large) throw InputError(record_place(path, raw), "has a number that is too large", remedy);
+    refuse_json(path, raw, reader.failed_at == 0 ? 0 : reader.failed_at - 1, parse_reason(reader.error), otherwise);
   }
-  object_ = std::move(reader.value);
+  return std::move(reader.value);
+}
+
+JsonRecord::JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields)
+    : path_(path), raw_(raw), fields_(fields), object_(parse_record(path, raw, ", or set data.skip_bad")) {
   if (!object_.is_object()) {
     fail(std::string("a record is a JSON object, this is ") + object_.type_name(),
          "a data file has one object a line or one array of objects");

@@ -19,13 +19,16 @@ Json parse_embedded_json(const std::string& text);
 /// The text of such a value, integers with all their digits; with `ascii` in ASCII.
 std::string json_text(const Json& value, bool ascii = false);
 
+/// The value of a record, integers as above. Throws InputError with line and column of the first byte that is not JSON
+/// (or not UTF-8), and for more than kMaxRecordDepth brackets inside each other. `otherwise`: what else a remedy may
+/// say.
+inline constexpr int kMaxRecordDepth = 64;
+Json parse_record(const std::string& path, const RawRecord& raw, const std::string& otherwise = "");
+
 class JsonRecord {
  public:
-  /// Brackets inside brackets at most.
-  static constexpr int kMaxDepth = 64;
-
-  /// Throws InputError with line and column of the first byte that is not JSON (or not UTF-8), for brackets too deep,
-  /// and where the value is not an object. `fields` renames our fields to the file's.
+  /// Throws InputError as parse_record(), and where the value is not an object. `fields` renames our fields to the
+  /// file's.
   JsonRecord(const std::string& path, const RawRecord& raw, const std::map<std::string, std::string>& fields);
 
   const Json& object() const { return object_; }

@@ -15,10 +15,10 @@ namespace {
 
 using test::TemporaryDirectory;
 
-std::vector<ChoiceQuestion> read(const std::string& text) {
+std::vector<ChoiceQuestion> read(const std::string& text, const std::string& name = "q.jsonl") {
   const TemporaryDirectory directory;
-  test::write_bytes(directory / "q.jsonl", text);
-  return read_choice_questions(directory / "q.jsonl");
+  test::write_bytes(directory / name, text);
+  return read_choice_questions({{(directory / name).string()}});
 }
 
 TEST(ChoiceQuestions, AnswersAreIndicesLettersLabelsOrTexts) {
@@ -29,13 +29,28 @@ TEST(ChoiceQuestions, AnswersAreIndicesLettersLabelsOrTexts) {
       "{\"ctx\": \"q\", \"endings\": [\"x\", \"y\"], \"gold\": \"y\"}");
   ASSERT_EQ(questions.size(), 4u);
   for (const ChoiceQuestion& question : questions) EXPECT_EQ(question.answer, 1u) << question.place;
-  EXPECT_TRUE(questions[1].place.ends_with("q.jsonl:3"));
+  EXPECT_TRUE(questions[1].place.ends_with("q.jsonl:3:1"));
+}
+
+TEST(ChoiceQuestions, AreReadFromWhatDataAreReadFrom) {
+  const std::string one = "{\"question\": \"q\", \"choices\": [\"x\", \"y\"], \"answer\": 1}";
+  EXPECT_EQ(read("[" + one + ",\n" + one + "]", "q.json").size(), 2u);
+  const auto row = read("question,choices,answer\nq,\"[\"\"x\"\", \"\"y\"\"]\",B\n", "q.csv");
+  ASSERT_EQ(row.size(), 1u);
+  EXPECT_EQ(row[0].choices, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(row[0].answer, 1u);
+  const TemporaryDirectory directory;
+  test::write_bytes(directory / "train.jsonl", one + "\n" + one + "\n");
+  test::write_bytes(directory / "test.jsonl", one + "\n");
+  EXPECT_EQ(read_choice_questions({{directory.path().string()}}).size(), 1u) << "the split to evaluate on";
+  EXPECT_NE(test::error_of<InputError>([] { read("text", "q.txt"); }).find("holds texts, no questions"),
+            std::string::npos);
 }
 
 TEST(ChoiceQuestions, MessagesNameLineAndFix) {
   const auto message = [](const std::string& text) { return test::error_of<InputError>([&] { read(text); }); };
   EXPECT_NE(message("{\"question\": \"q\", \"choices\": [\"x\", \"y\"], \"answer\": 2}")
-                .find(":1: answer 2 is none of the choices; give its index from 0, its letter, or its text"),
+                .find(":1:1: answer 2 is none of the choices; give its index from 0, its letter, or its text"),
             std::string::npos);
   EXPECT_NE(message("{\"question\": \"q\", \"answer\": 0}").find("has none of the fields \"choices\""),
             std::string::npos);
