@@ -27,6 +27,7 @@ struct CombineFlags {
   CombineOptions options;
   Replace replace = Replace::nothing;
   bool json = false;
+  std::vector<Argument> of_signs, of_drops;
 };
 
 // The record of the base that all adapters were trained on; "" where one has none, or another.
@@ -49,6 +50,11 @@ void run(CombineFlags flags) {
   }
   for (std::string& adapter : flags.adapters) adapter = find_adapter(adapter);
   set_combine_method(flags.method, flags.options);
+  using enum CombineMethod;
+  const CombineMethod method = flags.options.method;
+  const std::string with = "with --method " + flags.method;
+  if (method != ties && method != dare_ties) refuse_given(flags.of_signs, with, "leave it out: it is for ties");
+  if (method != dare_linear && method != dare_ties) refuse_given(flags.of_drops, with, "leave it out: it is for dare");
   flags.options.by_count = flags.majority == "frequency";
   guard_output(flags.out, {flags.adapters.begin(), flags.adapters.end()});
   if (const std::string warning = bases_warning(flags.adapters); !warning.empty()) say(stderr, warning);
@@ -92,10 +98,11 @@ void add_combine_command(Command& nibble) {
       .between(0, 1);
   command.option("--rank", flags->options.rank, "Rank of the result with svd (default: the largest of the sources)")
       .at_least(1);
-  command.option("--majority-sign", flags->majority, "How ties elects a sign: by the sums or by counting")
-      .one_of({"total", "frequency"})
-      .shows_default();
-  command.option("--seed", flags->options.seed, "Decides what dare drops");
+  flags->of_signs = {
+      command.option("--majority-sign", flags->majority, "How ties elects a sign: by the sums or by counting")
+          .one_of({"total", "frequency"})
+          .shows_default()};
+  flags->of_drops = {command.option("--seed", flags->options.seed, "Decides what dare drops")};
   command.option("--out", flags->out, "Directory to write").required().not_empty();
   command.force_flag(flags->replace, "a directory that nibble wrote");
   command.flag("--json", flags->json, "One JSON object on stdout");

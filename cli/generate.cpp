@@ -20,6 +20,7 @@ namespace {
 struct GenerateFlags {
   ModelFlags model;
   GenerateOptions options;
+  std::vector<Argument> of_draws;
   std::string prompt, ids;
   bool json = false;
 };
@@ -33,7 +34,7 @@ std::vector<int32_t> prompt_ids(const GenerateFlags& flags, const Tokenizer* tok
 }
 
 void run(GenerateFlags flags) {
-  check(flags.options.sampling);
+  check_sampling(flags.options.sampling, flags.of_draws);
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(text_source(flags.model).tokenizer);
   const std::vector<int32_t> prompt = prompt_ids(flags, tokenizer.get());
   LocalRank rank(flags.model.threads);
@@ -86,7 +87,7 @@ void add_generate_command(Command& nibble) {
   command.exactly_one_of(
       {command.option("--prompt", flags->prompt, "Text to go on from"),
        command.option("--ids", flags->ids, "Token ids to go on from: 1,403,407 (an end-of-text id does not end it)")});
-  add_sampling_flags(command, flags->options);
+  flags->of_draws = add_sampling_flags(command, flags->options);
   command.flag("--json", flags->json, "One JSON object on stdout: the new ids and their text");
   command.footer("Example: nibble generate --model llama --adapter runs/mine/adapter --prompt 'Once upon a time'");
   command.run([flags] { run(*flags); });

@@ -49,6 +49,7 @@ struct LaunchFlags {
   int ranks = 0, threads = 0;
   std::string hosts, max_memory, print;
   std::vector<std::string> command;
+  std::vector<Argument> of_mpirun;
 };
 
 std::atomic<int> signals{0};  // a signal handler has no other way to reach its state
@@ -387,6 +388,9 @@ std::vector<std::string> arguments(const LaunchFlags& flags) {
 }
 
 void run(const LaunchFlags& flags) {
+  if (flags.print == "slurm" || flags.print == "kubernetes") {
+    refuse_given(flags.of_mpirun, "with --print " + flags.print, "leave it out: " + flags.print + " chooses the hosts");
+  }
   LaunchOptions options;
   options.ranks = flags.ranks;
   options.hosts = flags.hosts;
@@ -416,7 +420,7 @@ void add_launch_command(Command& nibble) {
   auto flags = std::make_shared<LaunchFlags>();
   Command command = nibble.subcommand("launch", "Run a recipe on several ranks (processes, hosts)");
   command.option("-n,--ranks", flags->ranks, "Number of ranks").required().between(1, 4096);
-  command.option("--hosts", flags->hosts, "Where they run: alpha:2,beta:2 (this machine)");
+  flags->of_mpirun = {command.option("--hosts", flags->hosts, "Where they run: alpha:2,beta:2 (this machine)")};
   command.option("--threads", flags->threads, "Threads of each rank (cores / ranks)").between(1, kMostThreads);
   command.option("--max-memory", flags->max_memory, "Memory budget of each rank's tensors: 2GiB");
   command.option("--print", flags->print, "Print the command or job instead of running it")

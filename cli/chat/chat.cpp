@@ -32,6 +32,7 @@ namespace {
 struct Flags {
   ModelFlags model;
   GenerateOptions options;
+  std::vector<Argument> of_draws;
   std::string chat_template, system;
 };
 
@@ -258,7 +259,7 @@ bool Chat::take(const std::string& line) {
 }
 
 void run(const Flags& flags) {
-  check(flags.options.sampling);
+  check_sampling(flags.options.sampling, flags.of_draws);
   LineReader lines("> ");
   Chat chat(flags, lines);
   if (lines.on_a_terminal()) std::fputs("An empty line ends the conversation, /help lists commands.\n", stderr);
@@ -278,7 +279,7 @@ void add_chat_command(Command& nibble) {
   command.option("--template", flags->chat_template,
                  "Chat template: a built-in name or a .jinja file (the adapter's, else the model's own)");
   command.option("--system", flags->system, "System message");
-  add_sampling_flags(command, flags->options);
+  flags->of_draws = add_sampling_flags(command, flags->options);
   command.footer(
       "Lines that begin with / are commands: /adapter off answers with the base alone, /help lists them.\n"
       "Example: nibble chat --model llama --adapter runs/mine/adapter --template llama3");

@@ -10,6 +10,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/data/records/json_record.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/text/tokenizers/tokenizer.h"
@@ -24,6 +25,7 @@ using nlohmann::json;
 struct TokenizeOptions {
   std::string model, text, file, jsonl, decode_ids;
   bool no_special = false, skip_special = false, as_json = false, decode = false;
+  std::vector<Argument> of_ids, of_text, of_one;  // flags for --decode, for text, and for one text or list of ids
 };
 
 constexpr size_t kMaxTextFile = size_t{1} << 30;
@@ -45,11 +47,10 @@ void run_lines(const TokenizeOptions& options, const Tokenizer& tokenizer) {
   std::ifstream file(options.jsonl, std::ios::binary);
   if (!file) throw IoError(options.jsonl, "cannot be read", "check the path and its permissions");
   std::string line;
-  for (size_t number = 1; std::getline(file, line); ++number) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) continue;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;  // as RecordReader
     const std::string place = options.jsonl + ":" + std::to_string(number);
-    const json value = parse_json(line, place);
+    const json value(parse_record(options.jsonl, {.text = line, .line = number}));
     json answer;
     if (options.decode) {
       answer = tokenizer.decode(read_ids(value, tokenizer, place), options.skip_special);
@@ -78,6 +79,9 @@ void run(const TokenizeOptions& options) {
   if (sources > 1) throw UsageError("--text, --file, --jsonl and --decode IDS exclude each other");
   if (options.decode && options.decode_ids.empty() && options.jsonl.empty())
     throw UsageError("--decode needs ids", "give --decode 1,2,3 or --jsonl FILE");
+  if (!options.decode) refuse_given(options.of_ids, "without --decode", "add it, or leave this out: it is for ids");
+  if (options.decode) refuse_given(options.of_text, "with --decode", "leave it out: it is for text");
+  if (!options.jsonl.empty()) refuse_given(options.of_one, "with --jsonl", "leave it out: every line out is JSON");
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
   if (!options.jsonl.empty()) {
     run_lines(options, *tokenizer);
@@ -106,12 +110,13 @@ void add_tokenize_command(Command& nibble) {
   model_option(command, options->model, "model directory or tokenizer file").required();
   command.option("--text", options->text, "text to encode");
   command.option("--file", options->file, "file to encode");
-  command.option("--jsonl", options->jsonl, "one JSON string a line (with --decode: one array of ids)");
-  command.flag("--no-special", options->no_special, "add no BOS or other special tokens");
+  command.option("--jsonl", options->jsonl,
+                 "one JSON string a line (with --decode: one array of ids); blank lines are passed over");
+  options->of_text = {command.flag("--no-special", options->no_special, "add no BOS or other special tokens")};
   const Argument decode =
       command.option("--decode", options->decode_ids, "comma-separated ids to decode").value_optional("IDS");
-  command.flag("--skip-special", options->skip_special, "leave special tokens out of decoded text");
-  command.flag("--json", options->as_json, "print one JSON object");
+  options->of_ids = {command.flag("--skip-special", options->skip_special, "leave special tokens out of decoded text")};
+  options->of_one = {command.flag("--json", options->as_json, "print one JSON object")};
   command.footer("Example: nibble tokenize --model DIR --text 'Hello world' --json");
   command.run([options, decode] {
     options->decode = decode.given();

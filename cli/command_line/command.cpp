@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "nibble/core/base/error.h"
+
 namespace nibble::cli {
 
 namespace {
@@ -78,6 +80,11 @@ Argument& Argument::value_optional(const std::string& name) {
 }
 
 bool Argument::given() const { return option_->count() > 0; }
+
+void refuse_given(const std::vector<Argument>& arguments, const std::string& where, const std::string& remedy) {
+  const auto found = std::ranges::find_if(arguments, &Argument::given);
+  if (found != arguments.end()) throw UsageError(found->option_->get_name() + " " + where, remedy);
+}
 
 Command Command::subcommand(const std::string& name, const std::string& about) {
   return Command(app_->add_subcommand(name, about));

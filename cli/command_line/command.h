@@ -41,8 +41,13 @@ class Argument {
 
  private:
   friend class Command;
+  friend void refuse_given(const std::vector<Argument>& arguments, const std::string& where, const std::string& remedy);
   CLI::Option* option_;
 };
+
+/// Throws UsageError "--name WHERE; REMEDY" where the command line has one of `arguments`, which nothing would look at.
+/// Valid once the command runs.
+void refuse_given(const std::vector<Argument>& arguments, const std::string& where, const std::string& remedy);
 
 /// One command (`nibble train`) or a group of commands (`nibble recipes`). Targets of options must live until the
 /// command has run: what they belong to is shared with the function given to run().

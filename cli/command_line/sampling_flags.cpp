@@ -2,13 +2,20 @@
 
 namespace nibble::cli {
 
-void add_sampling_flags(Command& command, GenerateOptions& options) {
+std::vector<Argument> add_sampling_flags(Command& command, GenerateOptions& options) {
   command.option("--max-new-tokens", options.max_new_tokens, "Tokens to generate at most").at_least(1).shows_default();
   command.option("--temperature", options.sampling.temperature, "0: greedy").at_least(0).shows_default();
-  command.option("--top-k", options.sampling.top_k, "Sample from the k most probable tokens (0: all)").at_least(0);
-  command.option("--top-p", options.sampling.top_p, "Sample from the most probable tokens that reach p together")
-      .between(0, 1);
-  command.option("--seed", options.sampling.seed, "Seed of the sampling");
+  return {
+      command.option("--top-k", options.sampling.top_k, "Sample from the k most probable tokens (0: all)").at_least(0),
+      command.option("--top-p", options.sampling.top_p, "Sample from the most probable tokens that reach p together")
+          .between(0, 1),
+      command.option("--seed", options.sampling.seed, "Seed of the sampling")};
+}
+
+void check_sampling(const SamplingOptions& options, const std::vector<Argument>& of_draws) {
+  check(options);
+  if (options.temperature > 0) return;
+  refuse_given(of_draws, "at temperature 0", "give a --temperature above 0, or leave it out: nothing is drawn");
 }
 
 }  // namespace nibble::cli

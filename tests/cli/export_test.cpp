@@ -46,6 +46,29 @@ TEST_F(Export, AnAdapterByItselfHasNoOtherType) {
   EXPECT_EQ(run(words + " --type f32 --force").code, 0);
 }
 
+TEST_F(Export, OptionsThatNothingWouldLookAtAreRefused) {
+  const std::string adapter = "--adapter run/adapter --weight 1 ", combine = "combine --out c " + adapter + adapter;
+  const std::pair<std::string, std::string> cases[] = {
+      {"export --model wide --adapter run/adapter --adapter-only --no-tokenizer --out o.gguf",
+       "--no-tokenizer with --adapter-only; leave it out: an adapter's file has no tokenizer"},
+      {combine + "--method cat --majority-sign total",
+       "--majority-sign with --method cat; leave it out: it is for ties"},
+      {combine + "--method dare_linear --density 0.5 --majority-sign frequency",
+       "--majority-sign with --method dare_linear; leave it out: it is for ties"},
+      {combine + "--method ties --density 0.5 --seed 3", "--seed with --method ties; leave it out: it is for dare"},
+      {"launch -n 2 --hosts a:2 --print slurm -- train r.json",
+       "--hosts with --print slurm; leave it out: slurm chooses the hosts"},
+      {"launch -n 2 --hosts a:2 --print kubernetes -- train r.json",
+       "--hosts with --print kubernetes; leave it out: kubernetes chooses the hosts"}};
+  for (const auto& [words, message] : cases) {
+    const CommandOutput output = run(words);
+    EXPECT_EQ(output.code, 2) << words;
+    EXPECT_EQ(output.text, "error: " + message + "\n");
+  }
+  EXPECT_EQ(run(combine + "--method dare_ties --density 0.5 --seed 3 --majority-sign frequency").code, 0);
+  EXPECT_NE(run("launch -n 2 --hosts a:2 --print mpirun -- train r.json").text.find(" a:2 "), std::string::npos);
+}
+
 TEST_F(Export, TypesMayBeWrittenAsLlamaCppWritesThem) {
   const auto exported = [&](const std::string& type) {
     const CommandOutput output = run("export --model wide --force --out m.gguf --type " + type);

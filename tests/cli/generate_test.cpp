@@ -75,6 +75,51 @@ TEST_F(Generate, SamplingThatCannotBeIsRefused) {
   }
 }
 
+TEST_F(Generate, WhatIsForDrawingIsRefusedWhereNothingIsDrawn) {
+  for (const std::string flag : {"--top-k", "--top-p", "--seed"}) {
+    for (const std::string command :
+         {"generate --model me/small --ids 1,2 ", "chat --model me/small --template plain "}) {
+      const CommandOutput output = run(command + flag + " 1 < /dev/null");
+      EXPECT_EQ(output.code, 2) << command + flag;
+      EXPECT_EQ(
+          output.text,
+          "error: " + flag + " at temperature 0; give a --temperature above 0, or leave it out: nothing is drawn\n");
+      EXPECT_EQ(run(command + flag + " 1 --temperature 1 --max-new-tokens 1 < /dev/null").code, 0) << command + flag;
+    }
+  }
+}
+
+TEST_F(Generate, TokenizeRefusesWhatItDoesNotLookAt) {
+  test::write_bytes(root_ / "x.jsonl", "\"a\"\n \t\r\n\n\"b\"\n");
+  const std::string words = "tokenize --model me/small ";
+  const std::pair<const char*, const char*> cases[] = {
+      {"--text hi --skip-special", "--skip-special without --decode; add it"},
+      {"--decode 1,2 --no-special", "--no-special with --decode; leave it out"},
+      {"--jsonl x.jsonl --json", "--json with --jsonl; leave it out"}};
+  for (const auto& [flags, message] : cases) {
+    const CommandOutput output = run(words + flags);
+    EXPECT_EQ(output.code, 2) << flags;
+    EXPECT_THAT(output.text, HasSubstr(message));
+  }
+  const CommandOutput lines = run(words + "--jsonl x.jsonl --no-special");
+  EXPECT_EQ(lines.code, 0) << lines.text;
+  EXPECT_EQ(std::ranges::count(lines.text, '\n'), 2) << "blank lines are no records, as in data";
+}
+
+// With line and column in the file, not in the line.
+TEST_F(Generate, ALineThatIsNoJsonHasOnePlace) {
+  test::write_bytes(root_ / "bad.jsonl", "\"a\"\n{bad\n");
+  test::write_bytes(root_ / "bad_choice.jsonl", "{\"question\": \"a\", bad\n");
+  const std::string at = "error: bad.jsonl:2:2: ";
+  EXPECT_THAT(run("tokenizer train --data bad.jsonl --vocab-size 300 --out t").text,
+              ::testing::StartsWith(at + "is not"));
+  const CommandOutput lines = run("tokenize --model me/small --jsonl bad.jsonl");
+  EXPECT_THAT(lines.text, HasSubstr(at));
+  EXPECT_THAT(
+      run("eval --model me/small --data bad_choice.jsonl --format choices").text,
+      ::testing::StartsWith("error: bad_choice.jsonl:1:19: is not JSON: invalid literal; correct the record\n"));
+}
+
 TEST_F(Generate, TheEndOfWhatTheModelWasMadeForIsReported) {
   nlohmann::json config = nlohmann::json::parse(test::read_bytes(root_ / "config.json"));
   config["max_position_embeddings"] = 16;
@@ -98,7 +143,7 @@ TEST_F(Generate, ANumberThatDoesNotFitIsRefused) {
     EXPECT_NE(output.text.find(flag.substr(flag.find(' ') + 1) + " is not a whole number from "), std::string::npos)
         << output.text;
   }
-  EXPECT_EQ(run(words + "--seed 18446744073709551615").code, 0);
+  EXPECT_EQ(run(words + "--temperature 1 --seed 18446744073709551615").code, 0);
 }
 
 }  // namespace
