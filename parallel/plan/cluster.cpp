@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -17,10 +18,11 @@ struct Key {
   const char* name;
   double Cluster::*at;
   bool may_be_zero;
+  double most = HUGE_VAL;
 };
 
 constexpr std::array<Key, 13> kKeys = {{{"flops", &Cluster::flops, false},
-                                        {"efficiency", &Cluster::efficiency, false},
+                                        {"efficiency", &Cluster::efficiency, false, 1},
                                         {"half_width", &Cluster::half_width, true},
                                         {"memory_bandwidth", &Cluster::memory_bandwidth, true},
                                         {"link_bandwidth", &Cluster::link_bandwidth, false},
@@ -28,7 +30,7 @@ constexpr std::array<Key, 13> kKeys = {{{"flops", &Cluster::flops, false},
                                         {"disk_bandwidth", &Cluster::disk_bandwidth, false},
                                         {"latency", &Cluster::latency, true},
                                         {"ranks_per_node", &Cluster::ranks_per_node, false},
-                                        {"overlap", &Cluster::overlap, true},
+                                        {"overlap", &Cluster::overlap, true, 1},
                                         {"reduction", &Cluster::reduction, true},
                                         {"growth", &Cluster::growth, true},
                                         {"memory", &Cluster::memory, true}}};
@@ -56,6 +58,9 @@ Cluster parse_cluster(std::string_view text, const std::string& place) {
     const double number = value.is_number() ? value.get<double>() : -1;
     if (number < 0 || (number == 0 && !key->may_be_zero)) {
       throw UsageError("must be a positive number, not " + value.dump(), "", place + ": " + name);
+    }
+    if (number > key->most) {
+      throw UsageError("is a share, from 0 to 1, not " + value.dump(), "", place + ": " + name);
     }
     cluster.*(key->at) = number;
   }

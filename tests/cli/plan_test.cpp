@@ -45,6 +45,15 @@ TEST_F(PlanProgram, WithoutMpirunRanksAreMeasuredAsThreads) {
   EXPECT_THAT(plan.text, HasSubstr("note: 2 ranks under mpirun left no measurement, so they were measured as threads"));
 }
 
+TEST_F(PlanProgram, SharesOfAClusterAreAtMostOne) {
+  for (const std::string key : {"overlap", "efficiency"}) {
+    test::write_bytes(root_ / "c.json", R"({"flops": 1e12, "link_bandwidth": 1e9, ")" + key + "\": 1.5}");
+    const CommandOutput plan = run("plan r.yaml --cluster c.json");
+    EXPECT_EQ(plan.code, 2);
+    EXPECT_EQ(plan.text, "error: c.json: " + key + ": is a share, from 0 to 1, not 1.5\n");
+  }
+}
+
 TEST_F(PlanProgram, MoreThreadsThanCoresAreReported) {
   const std::string cores = std::to_string(std::thread::hardware_concurrency());
   const std::string threads = std::to_string(std::thread::hardware_concurrency() + 1);
