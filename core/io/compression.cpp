@@ -109,7 +109,9 @@ bool unpack_snappy(std::span<const std::byte> packed, std::span<std::byte> out) 
 
 std::unique_ptr<StreamUnpacker> StreamUnpacker::open(std::string_view begin, const std::string& path) {
   if (begin.starts_with("\x1f\x8b")) return std::make_unique<GzipUnpacker>(path);
-  if (begin.starts_with("\x28\xb5\x2f\xfd")) return std::make_unique<ZstdUnpacker>(path);
+  // A frame of Zstandard, or one to be skipped, with which pzstd begins.
+  const bool skipped = begin.size() >= 4 && (begin[0] & 0xf0) == 0x50 && begin.substr(1, 3) == "\x2a\x4d\x18";
+  if (skipped || begin.starts_with("\x28\xb5\x2f\xfd")) return std::make_unique<ZstdUnpacker>(path);
   return nullptr;
 }
 

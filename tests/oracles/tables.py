@@ -15,6 +15,7 @@ import shutil
 import tempfile
 
 import datasets
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,7 +32,7 @@ def is_read(kind):
     if pa.types.is_struct(kind):
         return any(is_read(field.type) for field in kind)
     return not (pa.types.is_map(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind)
-                or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+                or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def plain(value, kind):
@@ -142,6 +143,20 @@ def dictionaries(rng, count):
                      "small": values.dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))})
 
 
+def polars_table(out):
+    """Texts as views, short and long, in several pieces of data; categories, lists of structs, bytes."""
+    long = "a text of more than twelve bytes, "
+    frame = polars.DataFrame({
+        "text": ["a", "b" * 12, "b" * 13, None, "", long * 2, "\u00e9" * 7],
+        "bytes": [b"x", b"y" * 20, None, b"", b"z", b"w", b"v"],
+        "messages": [[{"role": "user", "content": long + str(i)}, {"role": "assistant", "content": "ok"}] for i in range(7)],
+    }).with_columns(polars.col("text").cast(polars.Categorical).alias("word"))
+    frames = polars.concat([frame, frame.with_columns(polars.col("text") + long), frame], rechunk=False)
+    for name, options in [("polars", {}), ("polars_zstd", {"compression": "zstd"})]:
+        frames.write_ipc(out / f"{name}.arrow", **options)
+        write_rows(out / f"{name}.arrow.jsonl", pa.ipc.open_file(pa.memory_map(str(out / f"{name}.arrow"))).read_all())
+
+
 def fixtures(out):
     rng = random.Random(7)
     table = conversations(rng, 25)
@@ -168,8 +183,10 @@ def fixtures(out):
     words = pa.table({"text": ["one", "two"]})  # what is refused has no rows beside it
     pq.write_table(words, out / "refused_encoding.parquet", use_dictionary=False, compression="none",
                    column_encoding={"text": "DELTA_BYTE_ARRAY"}, store_schema=False)
-    with pa.ipc.new_file(out / "refused_view.arrow", pa.schema([("text", pa.string_view())])) as writer:
-        writer.write_table(words.cast(pa.schema([("text", pa.string_view())])))
+    listed = pa.table({"text": pa.array([["one"], []], pa.list_view(pa.string()))})
+    with pa.ipc.new_file(out / "refused_list_view.arrow", listed.schema) as writer:
+        writer.write_table(listed)
+    polars_table(out)
     rows = table.drop_columns(["nothing", "image"]).to_pylist()
     dataset = datasets.Dataset.from_list(rows)
     dataset.to_parquet(out / "datasets.parquet")

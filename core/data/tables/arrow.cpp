@@ -2,6 +2,7 @@
 // describes. format/Message.fbs and format/Schema.fbs of apache/arrow.
 
 #include <limits>
+#include <optional>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/data/large_array.h"
@@ -51,6 +52,10 @@ enum ArrowType {
   kLargeUtf8,
   kLargeList,
   kRunEndEncoded,
+  kBinaryView,
+  kUtf8View,
+  kListView,
+  kLargeListView,
 };
 
 ArrowField::Value integer_value(const FlatTable& type) {
@@ -86,14 +91,16 @@ class ArrowFile final : public TableFile {
     Bytes body;
   };
   bool read_message(Message& message);
+  FlatTable read_footer();
+  void find_blocks(const FlatTable& footer, uint16_t list);
   ArrowField read_field(const FlatTable& table, int depth);
   void set_type(ArrowField& field, int type, const FlatTable& table) const;
   /// Where the nodes and buffers of a batch are read.
   struct Batch {
     FlatTable table;
     Bytes body;
-    FlatTable::Vector nodes, buffers;
-    size_t next_node = 0, next_buffer = 0;
+    FlatTable::Vector nodes, buffers, pieces;
+    size_t next_node = 0, next_buffer = 0, next_pieces = 0;
     bool packed = false;
     std::vector<std::unique_ptr<std::byte[]>>* owners = nullptr;
   };
@@ -107,7 +114,8 @@ class ArrowFile final : public TableFile {
     std::vector<std::unique_ptr<std::byte[]>> owners;
   };
 
-  Bytes rest_;  // of the file
+  Bytes rest_;                                // of the stream, or of a block
+  std::optional<std::vector<Bytes>> blocks_;  // of a file, that are left, the next one last
   std::vector<ArrowField> fields_;
   size_t fields_read_ = 0;
   std::map<int64_t, Dictionary> dictionaries_;
@@ -117,25 +125,51 @@ class ArrowFile final : public TableFile {
   int64_t length_ = 0, at_ = 0;  // of the batch
 };
 
-ArrowFile::ArrowFile(const std::string& path) : TableFile(path), rest_(file()) {
-  const auto text = [&](size_t begin) {
-    return std::string_view(reinterpret_cast<const char*>(rest_.data()) + begin, kFileMagic.size());
-  };
-  if (rest_.size() > 18 && text(0) == kFileMagic) {  // the file's form is a stream with a footer
-    const int64_t footer = load_integer(rest_.last(10), 4, 0);
-    if (text(rest_.size() - 6) != kFileMagic || footer > static_cast<int64_t>(rest_.size()) - 18) {
-      refuse("is an Arrow file that is cut off");
-    }
-    rest_ = rest_.subspan(8, rest_.size() - 18 - static_cast<size_t>(footer));
+// Of a file's form: what is in front of it need not be a stream.
+FlatTable ArrowFile::read_footer() {
+  const int64_t size = load_integer(rest_.last(10), 4, 0);
+  const auto* letters = reinterpret_cast<const char*>(rest_.data());
+  if (std::string_view(letters, rest_.size()).substr(rest_.size() - 6) != kFileMagic ||
+      size > static_cast<int64_t>(rest_.size()) - 18) {
+    refuse("is an Arrow file that is cut off");
   }
+  return FlatTable::root(rest_.subspan(rest_.size() - 10 - static_cast<size_t>(size), static_cast<size_t>(size)));
+}
+
+// Puts the blocks of a list of the footer before those that are left.
+void ArrowFile::find_blocks(const FlatTable& footer, uint16_t list) {
+  constexpr size_t kBlock = 24;
+  const FlatTable::Vector blocks = footer.vector(list, kBlock);
+  const auto most = static_cast<int64_t>(file().size());
+  for (size_t i = blocks.count; i-- > 0;) {
+    const int64_t begin = footer.number_in(blocks, i, kBlock, 0), body = footer.number_in(blocks, i, kBlock, 16);
+    const int64_t head = footer.number_in(blocks, i, kBlock, 8) & 0x7FFFFFFF;
+    if (begin < 0 || begin > most || head > most - begin || body < 0 || body > most - begin - head)
+      throw BrokenArrow("has a block outside of the file");
+    blocks_->push_back(file().subspan(static_cast<size_t>(begin), static_cast<size_t>(head + body)));
+  }
+}
+
+ArrowFile::ArrowFile(const std::string& path) : TableFile(path), rest_(file()) {
+  const auto* letters = reinterpret_cast<const char*>(rest_.data());
   try {
-    Message message;
-    if (!read_message(message) || message.type != kSchema) refuse("is no Arrow file");
-    if (message.header.number<int16_t>(0, 0) != 0) refuse("has numbers in big-endian order");
-    const FlatTable::Vector fields = message.header.vector(1, 4);
+    FlatTable schema;
+    if (rest_.size() > 18 && std::string_view(letters, rest_.size()).starts_with(kFileMagic)) {
+      const FlatTable footer = read_footer();
+      schema = footer.table(1);
+      blocks_.emplace();
+      find_blocks(footer, 3);
+      find_blocks(footer, 2);  // dictionaries, which go first
+    } else {
+      Message message;
+      if (!read_message(message) || message.type != kSchema) refuse("is no Arrow file");
+      schema = message.header;
+    }
+    if (schema.number<int16_t>(0, 0) != 0) refuse("has numbers in big-endian order");
+    const FlatTable::Vector fields = schema.vector(1, 4);
     bool any = false;
     for (size_t i = 0; i < fields.count; ++i) {
-      fields_.push_back(read_field(message.header.element(fields, i), 0));
+      fields_.push_back(read_field(schema.element(fields, i), 0));
       any = any || fields_.back().is_read;
     }
     if (!any) refuse("has no column of a type that is read");
@@ -147,6 +181,10 @@ ArrowFile::ArrowFile(const std::string& path) : TableFile(path), rest_(file()) {
 }
 
 bool ArrowFile::read_message(Message& message) {
+  if (blocks_) {
+    rest_ = blocks_->empty() ? Bytes() : blocks_->back();
+    if (!rest_.empty()) blocks_->pop_back();
+  }
   if (rest_.empty()) return false;
   const auto take = [&](int64_t count) {
     if (count < 0 || static_cast<uint64_t>(count) > rest_.size()) throw BrokenArrow("ends too early");
@@ -199,6 +237,11 @@ void ArrowFile::set_type(ArrowField& field, int type, const FlatTable& table) co
       field.large = type == kLargeUtf8 || type == kLargeBinary;
       field.is_read = type == kUtf8 || type == kLargeUtf8;
       return;
+    case kUtf8View:
+    case kBinaryView:
+      field.layout = ArrowField::view;
+      field.is_read = type == kUtf8View;
+      return;
     case kList:
     case kLargeList:
     case kMap:
@@ -225,14 +268,13 @@ void ArrowFile::set_type(ArrowField& field, int type, const FlatTable& table) co
       break;
     }
     default: {
-      static constexpr const char* kNames[] = {"run-end encoded", "binary view", "utf8 view", "list view",
-                                               "large list view"};
-      const int i = type - kRunEndEncoded;
+      const std::map<int, const char*> names = {{kUnion, "union"},
+                                                {kRunEndEncoded, "run-end encoded"},
+                                                {kListView, "list view"},
+                                                {kLargeListView, "large list view"}};
+      const auto known = names.find(type);
       throw BrokenArrow("has column \"" + field.name + "\" of Arrow's type " +
-                        (type == kUnion                     ? "union"
-                         : i >= 0 && i < std::ssize(kNames) ? kNames[i]
-                                                            : std::to_string(type)) +
-                        ", which is not read");
+                        (known == names.end() ? std::to_string(type) : known->second) + ", which is not read");
     }
   }
   if (field.value != ArrowField::other) field.width = bits_of(field.value);
@@ -274,7 +316,7 @@ ArrowField ArrowFile::read_field(const FlatTable& table, int depth) {
 
 ArrowFile::Batch ArrowFile::open_batch(const FlatTable& table, Bytes body,
                                        std::vector<std::unique_ptr<std::byte[]>>& owners) const {
-  Batch batch{table, body, table.vector(1, 16), table.vector(2, 16)};
+  Batch batch{table, body, table.vector(1, 16), table.vector(2, 16), table.vector(4, 8)};
   batch.owners = &owners;
   if (const FlatTable compression = table.table(3); compression.is_there()) {
     if (compression.number<int8_t>(0, 0) != 1)
@@ -327,6 +369,13 @@ ArrowArray ArrowFile::read_array(const ArrowField& field, Batch& batch, bool is_
     if (array.length > 0) needs(array.offsets, (array.length + 1) * (field.large ? 64 : 32));
   }
   if (field.layout == ArrowField::text || field.layout == ArrowField::fixed) array.data = read_buffer(batch);
+  if (field.layout == ArrowField::view) {
+    array.data = read_buffer(batch);
+    needs(array.data, array.length * 128);
+    if (batch.next_pieces == batch.pieces.count) throw BrokenArrow("has too few counts of buffers");
+    int64_t count = batch.table.number_in(batch.pieces, batch.next_pieces++, 8, 0);
+    while (count-- > 0) array.pieces.push_back(read_buffer(batch));
+  }
   if (field.layout == ArrowField::fixed) {
     if (field.width > 0 && array.length > static_cast<int64_t>(array.data.size()) * 8 / field.width) {
       throw BrokenArrow("has a buffer that is too short");

@@ -34,6 +34,20 @@ std::pair<int64_t, int64_t> range(const ArrowArray& array, int64_t i, int64_t si
   return {begin, end};
 }
 
+// Of a text that is a view: up to 12 bytes beside its length, or else in a piece, behind a copy of the first four.
+std::string_view viewed(const ArrowArray& array, int64_t i) {
+  constexpr size_t kView = 16, kInside = 12;
+  const Bytes view = array.data.subspan(static_cast<size_t>(i) * kView, kView);
+  const auto length = static_cast<size_t>(load_integer(view, 4, 0));
+  if (length <= kInside) return {reinterpret_cast<const char*>(view.data()) + 4, length};
+  const auto piece = static_cast<size_t>(load_integer(view, 4, 2)),
+             begin = static_cast<size_t>(load_integer(view, 4, 3));
+  if (piece >= array.pieces.size() || begin + length > array.pieces[piece].size()) {
+    throw BrokenArrow("has a text outside of its data");
+  }
+  return {reinterpret_cast<const char*>(array.pieces[piece].data()) + begin, length};
+}
+
 void write_number(const ArrowArray& array, int64_t i, std::string& text) {
   const auto as = [&]<typename T>(T value) {
     std::memcpy(&value, array.data.data() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
@@ -118,6 +132,8 @@ void ValueWriter::write(const ArrowArray& array, int64_t i, int depth) const {
       const auto* letters = reinterpret_cast<const char*>(array.data.data());
       return append_json(text_, std::string_view(letters + begin, static_cast<size_t>(end - begin)));
     }
+    case ArrowField::view:
+      return append_json(text_, viewed(array, i));
     case ArrowField::list: {
       const auto [begin, end] = range(array, i, array.children[0].length);
       return write_range(array.children[0], begin, end, depth);

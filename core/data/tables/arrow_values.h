@@ -17,6 +17,7 @@ struct ArrowField {
     nulls,       ///< no buffer
     fixed,       ///< validity, values of `width` bits
     text,        ///< validity, offsets, bytes
+    view,        ///< validity, 16 bytes for each: its length, and its bytes or where in `pieces` they are
     list,        ///< validity, offsets, and the array of elements
     fixed_list,  ///< validity, and the array of elements, `width` for each
     object,      ///< validity, and arrays
@@ -34,6 +35,7 @@ struct ArrowArray {
   const ArrowField* field = nullptr;
   int64_t length = 0;
   std::span<const std::byte> validity, offsets, data;
+  std::vector<std::span<const std::byte>> pieces;  // of views
   std::vector<ArrowArray> children;
 };
 

@@ -109,6 +109,19 @@ TEST(RecordReader, RecordsAboveTheCapAreRefusedBeforeTheyFillMemory) {
   EXPECT_THAT(error_of<InputError>([&] { read(path); }), HasSubstr("big.jsonl:2:1: is longer than 64 MiB"));
 }
 
+// As pzstd writes it: before each frame of Zstandard one to be skipped, with the size of the other.
+TEST(RecordReader, AFileOfZstandardMayBeginWithAFrameToBeSkipped) {
+  Files files;
+  std::string bytes;
+  for (const char* text : {"{\"a\":1}\n", "{\"a\":2}\n"}) {
+    std::string packed(ZSTD_compressBound(8), '\0');
+    packed.resize(ZSTD_compress(packed.data(), packed.size(), text, 8, 1));
+    bytes +=
+        std::string("\x50\x2a\x4d\x18\x04\0\0\0", 8) + static_cast<char>(packed.size()) + std::string(3, '\0') + packed;
+  }
+  EXPECT_THAT(read(files.write("a.jsonl.zst", bytes)), ::testing::SizeIs(2));
+}
+
 TEST(RecordReader, HashIsOfTheWholeFile) {
   Files files;
   const auto hash = [&](const std::string& path) {
