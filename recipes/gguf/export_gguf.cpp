@@ -284,7 +284,9 @@ GgufReport export_model(const GgufRequest& request, const TensorSource& base, co
   metadata.emplace_back("general.file_type", mix.file_type);
   metadata.emplace_back("general.quantization_version", uint32_t{2});
   GgufVocabulary vocabulary;
-  if (request.tokenizer) vocabulary = gguf_vocabulary(tokenizer.string(), config.vocab_size);
+  if (request.tokenizer) {
+    vocabulary = gguf_vocabulary(tokenizer.string(), config.vocab_size, read_decoder_config(tokenizer).eos_ids);
+  }
   const bool has_tokenizer = !vocabulary.metadata.empty();
   if (!has_tokenizer) metadata.emplace_back("tokenizer.ggml.model", std::string("none"));
   for (auto& entry : vocabulary.metadata) metadata.push_back(std::move(entry));

@@ -1,6 +1,7 @@
 #include "nibble/recipes/gguf/gguf_vocabulary.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/text/chat/turn_ends.h"
 #include "nibble/core/text/tokenizers/json/json_tokenizer.h"
 #include "nibble/core/text/tokenizers/sentencepiece/sentencepiece_model.h"
 #include "nibble/recipes/gguf/gguf_pre_tokenizer.h"
@@ -216,9 +218,43 @@ void put_ends(const Tokenizer& tokenizer, const fs::path& place, Metadata& metad
   put("eos", tokenizer.eos_id(), {behind, with.end()});
 }
 
+/// Ends beside the tokenizer's EOS. To llama.cpp one is the end of a turn, where that is not EOS, and one that of a
+/// message.
+void put_other_ends(const Tokenizer& tokenizer, std::vector<int32_t> ends, Metadata& metadata) {
+  std::erase_if(ends, [&](int32_t id) { return id == tokenizer.eos_id() || id < 0 || id >= tokenizer.vocab_size(); });
+  const std::vector<int32_t> of_turns = turn_end_ids(tokenizer);
+  const auto ends_turn = [&](int32_t id) { return std::ranges::count(of_turns, id) > 0; };
+  std::ranges::stable_partition(ends, ends_turn);
+  std::vector<std::string> keys = {"tokenizer.ggml.eom_token_id"};
+  const bool eos_ends_turns =
+      tokenizer.roles().chat_templates.contains("default") && (ends.empty() || !ends_turn(ends.front()));
+  if (!eos_ends_turns) keys.insert(keys.begin(), "tokenizer.ggml.eot_token_id");
+  const size_t keyed = std::min(keys.size(), ends.size());
+  for (size_t i = 0; i < keyed; ++i) metadata.emplace_back(keys[i], static_cast<uint32_t>(ends[i]));
+  ends.erase(ends.begin(), ends.begin() + static_cast<ptrdiff_t>(keyed));
+  if (!ends.empty()) metadata.emplace_back(kGgufOtherEnds, ends);
+}
+
+/// The usual template and, under the names that gguf-py makes of theirs, the others.
+void put_templates(const std::map<std::string, std::string>& templates, Metadata& metadata) {
+  const auto usual = templates.find("default");
+  if (usual != templates.end()) metadata.emplace_back("tokenizer.chat_template", usual->second);
+  std::vector<std::string> names;
+  for (const auto& [given, text] : templates) {
+    if (given == "default") continue;
+    std::string name = given;
+    std::ranges::replace_if(
+        name, [](unsigned char c) { return c >= 0x80 || std::isalnum(c) == 0; }, '_');
+    if (std::ranges::count(names, name) > 0) continue;
+    metadata.emplace_back("tokenizer.chat_template." + name, text);
+    names.push_back(name);
+  }
+  if (!names.empty()) metadata.emplace_back("tokenizer.chat_templates", names);
+}
+
 }  // namespace
 
-GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
+GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size, const std::vector<int32_t>& ends) {
   const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(directory.string());
   if (!tokenizer) return {};
   Vocabulary result = read_vocabulary(directory, *tokenizer);
@@ -233,11 +269,11 @@ GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size) {
     if (id) metadata.emplace_back(key, static_cast<uint32_t>(*id));
   };
   put_ends(*tokenizer, directory, metadata);
+  put_other_ends(*tokenizer, ends, metadata);
   put("tokenizer.ggml.unknown_token_id", roles.unk);
   put("tokenizer.ggml.padding_token_id", roles.pad);
   if (result.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *result.add_space_prefix);
-  const auto chat = roles.chat_templates.find("default");
-  if (chat != roles.chat_templates.end()) metadata.emplace_back("tokenizer.chat_template", chat->second);
+  put_templates(roles.chat_templates, metadata);
   return {std::move(metadata), std::move(result.left_out)};
 }
 

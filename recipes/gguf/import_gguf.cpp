@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "nibble/adapters/merging/merged_source.h"
@@ -18,6 +19,7 @@
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/text/tokenizers/gguf_tokenizer.h"
 #include "nibble/recipes/gguf/gguf_layout.h"
+#include "nibble/recipes/gguf/gguf_vocabulary.h"
 
 namespace nibble {
 
@@ -25,14 +27,53 @@ namespace {
 
 constexpr const char* kIncomplete = "the model is incomplete: get it again";
 
+bool is_wide(GgufType type) { return type == GgufType::f32 || type == GgufType::f64; }
+
 DType output_dtype(const std::string& name, const GgufFile& file) {
   if (name == "f32") return DType::f32;
   if (name == "f16") return DType::f16;
   if (name == "bf16") return DType::bf16;
   if (name != "auto") throw UsageError("dtype " + name + " is not known", "use auto, f32, f16 or bf16", "--dtype");
   const GgufTensor* embedding = file.find("token_embd.weight");
-  if (embedding && embedding->type == GgufType::f32) return DType::f32;
+  if (embedding && is_wide(embedding->type)) return DType::f32;
   return embedding && embedding->type == GgufType::bf16 ? DType::bf16 : DType::f16;
+}
+
+void refuse_unreadable(const GgufFile& file) {
+  if (file.unreadable().empty()) return;
+  const auto& [name, type] = file.unreadable().front();
+  const size_t more = file.unreadable().size() - 1;
+  throw InputError(file.path(),
+                   name + (more > 0 ? " and " + std::to_string(more) + " more are" : " is") +
+                       " in blocks of a kind that is not read (ggml type " + std::to_string(type) + ")",
+                   "take a file in F32, F16, BF16, MXFP4, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
+}
+
+// Where answers end, if more ids than EOS end them; empty else.
+std::string generation_config_of(const GgufFile& file) {
+  std::vector<int32_t> ends;
+  for (const char* role : {"eos", "eot", "eom"}) {
+    const std::optional<int32_t> id = file.token_id(role);
+    if (id && std::ranges::count(ends, *id) == 0) ends.push_back(*id);
+  }
+  const auto others = file.metadata().find(kGgufOtherEnds);
+  if (others != file.metadata().end()) {
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&others->second))
+      ends.insert(ends.end(), ids->begin(), ids->end());
+  }
+  if (ends.empty() || (ends.size() == 1 && file.token_id("eos"))) return "";
+  nlohmann::ordered_json config;
+  if (const auto id = file.token_id("bos")) config["bos_token_id"] = *id;
+  config["eos_token_id"] = ends;
+  return config.dump(2) + "\n";
+}
+
+std::string weight_beside(const std::string& bias) { return bias.substr(0, bias.rfind('.')) + ".weight"; }
+
+// A bias of projections, which llama.cpp adds where a file has it.
+bool may_be_missing(const GgufPart& part) {
+  return part.name.ends_with(".bias") && part.name.find("norm") == std::string::npos &&
+         (part.name.find(".attn_") != std::string::npos || part.name.find(".ffn_") != std::string::npos);
 }
 
 // The exporter's way back: each tensor of the checkpoint from all parts that were made of it.
@@ -42,15 +83,20 @@ class Importer {
   Importer(const GgufFile& file, const DecoderConfig& config, const std::map<std::string, Shape>& shapes, DType dtype,
            bool may_stay_wide, MemoryPool& pool)
       : file_(file), dtype_(dtype), pool_(pool), parts_(gguf_parts(config)) {
-    refuse_unreadable();
     std::set<std::string> used = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
     if (config.tied_head) used.insert("output.weight");
     for (const GgufPart& part : parts_) {
       if (config.tied_head && part.name == "output.weight") continue;  // the same again
       const GgufTensor* fused = part.fused ? file.find(part.fused->name) : nullptr;
       const GgufTensor* tensor = fused ? fused : file.find(part.name);
-      if (!tensor && (part.optional || part.source.ends_with(".bias"))) continue;
+      const bool is_bias = part.source.ends_with(".bias"), is_known = shapes.contains(part.source);
+      if (!tensor && (part.optional || (is_bias && !is_known))) continue;
+      if (!tensor && is_bias && may_be_missing(part)) {
+        zeros_.push_back({part.source, shapes.at(part.source), dtype});
+        continue;
+      }
       if (!tensor) throw InputError(file.path(), "has no " + part.name, kIncomplete);
+      if (may_be_missing(part) && !is_known && shapes.contains(weight_beside(part.source))) continue;  // refused below
       used.insert(tensor->name);
       add(part, *tensor);
     }
@@ -67,12 +113,14 @@ class Importer {
   std::vector<TensorSpec> specs() const {
     std::vector<TensorSpec> all;
     for (const Source& source : sources_) all.push_back({source.name, source.shape, source.dtype});
+    all.insert(all.end(), zeros_.begin(), zeros_.end());
     return all;
   }
 
   void write(ModelDirectoryWriter& writer) const {
     for (const Source& source : sources_)
       source.streams() ? write_rows(source, writer) : write_matrices(source, writer);
+    for (const TensorSpec& zero : zeros_) writer.write(zero.name, Tensor::zeros(pool_, zero.shape, zero.dtype));
   }
 
  private:
@@ -183,15 +231,6 @@ class Importer {
     }
   }
 
-  void refuse_unreadable() const {
-    if (file_.unreadable().empty()) return;
-    const auto& [name, type] = file_.unreadable().front();
-    throw InputError(file_.path(),
-                     name + " and " + std::to_string(file_.unreadable().size() - 1) +
-                         " more are in blocks of a kind that is not read (ggml type " + std::to_string(type) + ")",
-                     "take a file in F32, F16, BF16, MXFP4, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K or Q4_0");
-  }
-
   Tensor converted(const Tensor& rows, DType dtype) const {
     if (rows.dtype() == dtype) return rows;
     Tensor result = Tensor::empty(pool_, rows.shape(), dtype, "imported rows");
@@ -202,7 +241,7 @@ class Importer {
   // Whether the file's values can be made of values of dtype_. Matrices are stored in types that say it.
   bool fits(const Source& source) const {
     const Piece& piece = source.pieces.front();
-    if (dtype_ == DType::f32 || piece.part->is_matrix || piece.stored->type != GgufType::f32) return true;
+    if (dtype_ == DType::f32 || piece.part->is_matrix || !is_wide(piece.stored->type)) return true;
     const Tensor stored =
         file_.rows(*piece.stored, 0, element_count(piece.stored->shape) / piece.stored->shape.back(), pool_);
     Tensor again = stored.clone(pool_);
@@ -263,6 +302,7 @@ class Importer {
   MemoryPool& pool_;
   const std::vector<GgufPart> parts_;
   std::vector<Source> sources_;
+  std::vector<TensorSpec> zeros_;        // biases that the model has and the file not
   std::map<std::string, size_t> index_;  // of sources by name
 };
 
@@ -281,14 +321,17 @@ ImportReport import_gguf(const ImportRequest& request, RankContext& rank) {
   guard_output(request.out, {request.file});
   const GgufFile file(request.file);
   const std::map<std::string, std::string> tokenizer = gguf_tokenizer_files(file);
-  if (file.tensors().empty() && file.unreadable().empty()) return import_tokenizer(request, tokenizer);
+  refuse_unreadable(file);
+  if (file.tensors().empty()) return import_tokenizer(request, tokenizer);
   const DType dtype = output_dtype(request.dtype, file);
   const std::string text = gguf_config_json(file, dtype, rank.pool);
   const DecoderConfig config = gguf_decoder_config(file, text);
   const Importer importer(file, config, decoder_shapes(config, rank), dtype, request.dtype == "auto", rank.pool);
+  const std::string ends = generation_config_of(file);
   ModelDirectoryWriter writer(request.out, request.replace, importer.specs());
   importer.write(writer);
   writer.write_text("config.json", text);
+  if (!ends.empty()) writer.write_text("generation_config.json", ends);
   for (const auto& [name, content] : tokenizer) writer.write_text(name, content);
   ImportReport report{config.model_type, static_cast<int64_t>(importer.specs().size()), 0, !tokenizer.empty()};
   for (const TensorSpec& spec : importer.specs())

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,6 +28,7 @@ enum class GgufType : uint32_t {
   q4_k = 12,
   q5_k = 13,
   q6_k = 14,
+  f64 = 28,
   bf16 = 30,
   mxfp4 = 39
 };
@@ -50,17 +52,20 @@ struct GgufTensor {
   Shape shape;
   GgufType type = GgufType::f32;
   uint64_t offset = 0;  ///< from the start of the data; set by reader and writer
+  size_t file = 0;      ///< of a model in several, the one that has it; set by the reader
 
   /// Bytes of one row, and of the whole.
   uint64_t row_bytes() const;
   uint64_t bytes() const;
 };
 
-/// A GGUF file, mapped read-only.
+/// A GGUF file, mapped read-only; of a model in several (split.count) all of them, as llama.cpp finds them by the name
+/// of the first, which ends with -00001-of-00003.gguf.
 class GgufFile {
  public:
-  /// Throws IoError when the file cannot be opened, InputError naming byte or tensor when it is damaged. A tensor of a
-  /// type not listed above is kept as unreadable, see unreadable().
+  /// Throws IoError when the file cannot be opened, InputError naming byte or tensor when it is damaged, for another
+  /// than the first of several and where one of these is missing. A tensor of a type not listed above is kept as
+  /// unreadable, see unreadable().
   explicit GgufFile(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -76,15 +81,27 @@ class GgufFile {
   std::optional<int64_t> integer(const std::string& key) const;
   std::optional<double> number(const std::string& key) const;
   const std::vector<std::string>* texts(const std::string& key) const;
+  /// The id that tokenizer.ggml.ROLE_token_id ("eos") has; undefined where it is absent or -1. Throws InputError for
+  /// one beyond the tokens of the file.
+  std::optional<int32_t> token_id(const std::string& role) const;
 
   /// Rows [begin, end) of a tensor's first dimension (all dimensions but the last together count as rows) as f32.
   Tensor rows(const GgufTensor& tensor, int64_t begin, int64_t end, MemoryPool& pool) const;
 
  private:
+  using Metadata = std::map<std::string, GgufValue>;
+  struct Part {
+    std::shared_ptr<const FileMap> map;
+    uint64_t data_begin = 0;
+  };
+
+  /// Adds the tensors of one file, whose names are not among `names` yet. Returns its metadata.
+  Metadata read(const std::string& path, std::set<std::string>& names);
+  void read_others(int64_t count, std::set<std::string>& names);
+
   std::string path_;
-  std::shared_ptr<const FileMap> map_;
-  uint64_t data_begin_ = 0;
-  std::map<std::string, GgufValue> metadata_;
+  std::vector<Part> parts_;
+  Metadata metadata_;
   std::vector<GgufTensor> tensors_;
   std::vector<std::pair<std::string, uint32_t>> unreadable_;
 };

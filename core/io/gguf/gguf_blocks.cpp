@@ -202,6 +202,7 @@ constexpr Layout blocks(GgufType type, std::string_view name) {
 using namespace gguf;
 constexpr Layout kLayouts[] = {
     plain<float>(GgufType::f32, "F32"),
+    plain<double>(GgufType::f64, "F64"),
     plain<f16>(GgufType::f16, "F16"),
     plain<bf16>(GgufType::bf16, "BF16"),
     blocks<kBlock, 2 + kBlock / 2, encode_q4, decode_q4>(GgufType::q4_0, "Q4_0"),

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <span>
 #include <type_traits>
 
 #include "nibble/core/base/error.h"
 #include "nibble/core/base/parallel.h"
+#include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/gguf/gguf.h"
 #include "nibble/core/io/gguf/gguf_kinds.h"
 
@@ -151,11 +154,61 @@ GgufTensor read_tensor(Cursor& cursor, uint32_t& type) {
   return tensor;
 }
 
+std::optional<int64_t> whole_number(const std::map<std::string, GgufValue>& metadata, const std::string& key,
+                                    const std::string& path) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::nullopt;
+  if (const auto* held = std::get_if<uint32_t>(&found->second)) return int64_t{*held};
+  if (const auto* held = std::get_if<int64_t>(&found->second)) return *held;
+  if (const auto* held = std::get_if<uint64_t>(&found->second); held && *held <= INT64_MAX) {
+    return static_cast<int64_t>(*held);
+  }
+  throw InputError(path, key + " is no whole number", kRemedy);
+}
+
 }  // namespace
 
-GgufFile::GgufFile(const std::string& path) : path_(path), map_(std::make_shared<FileMap>(path)) {
-  Cursor cursor(*map_);
-  if (map_->size() < 4 || std::memcmp(map_->data(), "GGUF", 4) != 0) {
+GgufFile::GgufFile(const std::string& path) : path_(path) {
+  std::set<std::string> names;
+  metadata_ = read(path, names);
+  if (const int64_t count = integer("split.count").value_or(1); count > 1) read_others(count, names);
+}
+
+void GgufFile::read_others(int64_t count, std::set<std::string>& names) {
+  const auto end_of = [&](int64_t part) {
+    return formatted("-%05lld-of-%05lld.gguf", static_cast<long long>(part + 1), static_cast<long long>(count));
+  };
+  const std::string first = end_of(0), together = "the model is in " + std::to_string(count) + " files";
+  if (const int64_t part = integer("split.no").value_or(0); part != 0) {
+    throw InputError(path_, "is file " + std::to_string(part + 1) + " of a model in " + std::to_string(count),
+                     "give the first one, whose name ends with " + first);
+  }
+  if (!path_.ends_with(first)) {
+    throw InputError(path_, "is the first file of a model in several, but its name does not end with " + first,
+                     "give all files the names that they had");
+  }
+  const std::string begin = path_.substr(0, path_.size() - first.size());
+  for (int64_t part = 1; part < count; ++part) {
+    const std::string path = begin + end_of(part);
+    if (!std::filesystem::exists(path)) throw InputError(path, "is missing beside " + path_, "get it: " + together);
+    const Metadata other = read(path, names);
+    if (whole_number(other, "split.no", path) != part || whole_number(other, "split.count", path) != count) {
+      throw InputError(path, "is not file " + std::to_string(part + 1) + " of the model in " + path_, "get it again");
+    }
+  }
+  const int64_t tensors = std::ssize(tensors_) + std::ssize(unreadable_);
+  if (const auto wanted = integer("split.tensors.count"); wanted && *wanted != tensors) {
+    throw InputError(
+        path_, together + " with " + std::to_string(*wanted) + " tensors, but they hold " + std::to_string(tensors),
+        "get the files again");
+  }
+}
+
+GgufFile::Metadata GgufFile::read(const std::string& path, std::set<std::string>& names) {
+  const auto map = std::make_shared<const FileMap>(path);
+  Metadata metadata;
+  Cursor cursor(*map);
+  if (map->size() < 4 || std::memcmp(map->data(), "GGUF", 4) != 0) {
     throw InputError(path, "does not begin with GGUF", "give a GGUF file");
   }
   cursor.number<uint32_t>();
@@ -169,33 +222,36 @@ GgufFile::GgufFile(const std::string& path) : path_(path), map_(std::make_shared
     const std::string key = cursor.text(kMostName);
     const auto kind = cursor.number<uint32_t>();
     GgufValue value = kind == kArray ? read_array(cursor) : read_scalar(cursor, kind);
-    if (!metadata_.emplace(key, std::move(value)).second) cursor.fail("key " + shown(key) + " comes twice");
+    if (!metadata.emplace(key, std::move(value)).second) cursor.fail("key " + shown(key) + " comes twice");
   }
-  std::set<std::string> names;
+  const size_t first = tensors_.size();
   for (uint64_t i = 0; i < tensor_count; ++i) {
     uint32_t type = 0;
     GgufTensor tensor = read_tensor(cursor, type);
     if (!names.insert(tensor.name).second) cursor.fail("tensor " + shown(tensor.name) + " comes twice");
     if (const auto known = find_gguf_type(type)) {
       tensor.type = *known;
+      tensor.file = parts_.size();
       tensors_.push_back(std::move(tensor));
     } else {
       unreadable_.emplace_back(tensor.name, type);
     }
   }
-  const int64_t alignment = integer("general.alignment").value_or(32);
+  const int64_t alignment = whole_number(metadata, "general.alignment", path).value_or(32);
   if (alignment < 1 || alignment > (1 << 20)) cursor.fail("general.alignment is " + std::to_string(alignment));
   const auto step = static_cast<uint64_t>(alignment);
-  data_begin_ = (cursor.position() + step - 1) / step * step;
-  for (const GgufTensor& tensor : tensors_) {
+  const uint64_t begin = (cursor.position() + step - 1) / step * step;
+  const uint64_t space = map->size() > begin ? map->size() - begin : 0;
+  for (const GgufTensor& tensor : std::span(tensors_).subspan(first)) {
     const int64_t width = tensor.shape.empty() ? 1 : tensor.shape.back();  // a scalar is a row of one
     const bool whole_blocks = width % gguf_block_elements(tensor.type) == 0;
-    const uint64_t space = map_->size() > data_begin_ ? map_->size() - data_begin_ : 0;
     const bool fits = whole_blocks && tensor.offset <= space && tensor.bytes() <= space - tensor.offset;
     if (!fits || tensor.offset % step != 0) {
-      throw InputError(path_, "tensor " + shown(tensor.name) + " does not fit the file", kRemedy);
+      throw InputError(path, "tensor " + shown(tensor.name) + " does not fit the file", kRemedy);
     }
   }
+  parts_.push_back({map, begin});
+  return metadata;
 }
 
 const GgufTensor* GgufFile::find(const std::string& name) const {
@@ -210,15 +266,17 @@ std::optional<std::string> GgufFile::text(const std::string& key) const {
   throw InputError(path_, key + " is no text", kRemedy);
 }
 
-std::optional<int64_t> GgufFile::integer(const std::string& key) const {
-  const auto found = metadata_.find(key);
-  if (found == metadata_.end()) return std::nullopt;
-  if (const auto* held = std::get_if<uint32_t>(&found->second)) return int64_t{*held};
-  if (const auto* held = std::get_if<int64_t>(&found->second)) return *held;
-  if (const auto* held = std::get_if<uint64_t>(&found->second); held && *held <= INT64_MAX) {
-    return static_cast<int64_t>(*held);
-  }
-  throw InputError(path_, key + " is no whole number", kRemedy);
+std::optional<int64_t> GgufFile::integer(const std::string& key) const { return whole_number(metadata_, key, path_); }
+
+std::optional<int32_t> GgufFile::token_id(const std::string& role) const {
+  const std::string key = "tokenizer.ggml." + role + "_token_id";
+  const std::optional<int64_t> id = integer(key);
+  if (!id || *id == -1 || *id == UINT32_MAX) return std::nullopt;
+  const std::vector<std::string>* tokens = texts("tokenizer.ggml.tokens");
+  const int64_t count = tokens ? std::ssize(*tokens) : INT32_MAX;
+  if (*id >= 0 && *id < count) return static_cast<int32_t>(*id);
+  throw InputError(path_ + ": " + key,
+                   "is " + std::to_string(*id) + ", beyond the " + std::to_string(count) + " tokens", kRemedy);
 }
 
 std::optional<double> GgufFile::number(const std::string& key) const {
@@ -239,7 +297,8 @@ Tensor GgufFile::rows(const GgufTensor& tensor, int64_t begin, int64_t end, Memo
   const int64_t count = width == 0 ? 0 : element_count(tensor.shape) / width;
   NIBBLE_CHECK(begin >= 0 && begin <= end && end <= count, tensor.name + ": rows");
   Tensor result = Tensor::empty(pool, {end - begin, width}, DType::f32, tensor.name);
-  const std::byte* from = map_->data() + data_begin_ + tensor.offset;
+  const Part& part = parts_.at(tensor.file);
+  const std::byte* from = part.map->data() + part.data_begin + tensor.offset;
   float* to = result.data<float>();
   parallel_for(end - begin, 16, [&](int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) {

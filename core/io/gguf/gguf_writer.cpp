@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kAlignment = 32;  // the format's default
 constexpr uint32_t kVersion = 3;
 
-constexpr int32_t kInfinity = std::bit_cast<int32_t>(std::numeric_limits<float>::infinity());
+constexpr int32_t kInfinityBits = std::bit_cast<int32_t>(std::numeric_limits<float>::infinity());
 // Scales and offsets of blocks are f16, up to 65504, and at most the distance between two values.
 constexpr int32_t kSurelyHeld = std::bit_cast<int32_t>(32000.0f);
 
@@ -144,14 +144,14 @@ void GgufWriter::append(const std::string& name, const Tensor& rows) {
       const float* values = from + row * width;
       std::byte* blocks = to + static_cast<uint64_t>(row) * tensor.row_bytes();
       const int32_t largest = largest_magnitude(values, width);
-      if (largest >= kInfinity) {
+      if (largest >= kInfinityBits) {
         throw NumericError(name, "has a value that is not finite", "the weights are damaged: get them again");
       }
       gguf_encode(tensor.type, values, width, blocks);
       if (largest < kSurelyHeld) continue;
       std::vector<float> again(static_cast<size_t>(width));
       gguf_decode(tensor.type, blocks, width, again.data());
-      if (largest_magnitude(again.data(), width) >= kInfinity) {
+      if (largest_magnitude(again.data(), width) >= kInfinityBits) {
         throw NumericError(name, "has a value that " + std::string(gguf_type_name(tensor.type)) + " does not hold",
                            "use bf16 or f32");
       }

@@ -43,11 +43,7 @@ class GgufVocabulary {
     return *list;
   }
 
-  std::optional<int32_t> id(const std::string& key) const {
-    const std::optional<int64_t> id = file_.integer("tokenizer.ggml." + key);
-    if (!id || *id < 0 || static_cast<size_t>(*id) >= tokens.size()) return std::nullopt;
-    return static_cast<int32_t>(*id);
-  }
+  std::optional<int32_t> id(const std::string& role) const { return file_.token_id(role); }
 
   bool flag(const std::string& key, bool absent) const {
     const auto found = file_.metadata().find("tokenizer.ggml." + key);
@@ -88,10 +84,10 @@ std::string sentencepiece_file(const GgufVocabulary& vocabulary) {
     trainer.integer(id_field, id ? static_cast<uint64_t>(*id) : ~uint64_t{0});
     if (id) trainer.text(text_field, vocabulary.tokens[static_cast<size_t>(*id)]);
   };
-  role("unknown_token_id", 40, 45);
-  role("bos_token_id", 41, 46);
-  role("eos_token_id", 42, 47);
-  role("padding_token_id", 43, 48);
+  role("unknown", 40, 45);
+  role("bos", 41, 46);
+  role("eos", 42, 47);
+  role("padding", 43, 48);
   normalizer.text(1, "identity");
   normalizer.integer(3, vocabulary.flag("add_space_prefix", true));
   normalizer.integer(4, 0);  // blanks stay as many as they are
@@ -115,7 +111,7 @@ void put_ends(const GgufVocabulary& vocabulary, bool begins, Json& result) {
     return Json{{"Sequence", {{"id", name}, {"type_id", type}}}};
   };
   const auto put = [&](const std::string& role, bool absent) {
-    const std::optional<int32_t> id = vocabulary.id(role + "_token_id");
+    const std::optional<int32_t> id = vocabulary.id(role);
     if (!id || !vocabulary.flag("add_" + role + "_token", absent)) return;
     const std::string& text = vocabulary.tokens[static_cast<size_t>(*id)];
     for (Json* list : {&single, &pair}) list->push_back({{"SpecialToken", {{"id", text}, {"type_id", 0}}}});
@@ -174,6 +170,19 @@ std::string byte_level_file(const GgufVocabulary& vocabulary) {
   return result.dump(1) + "\n";
 }
 
+// By name: tokenizer.chat_template is the "default" one, tokenizer.chat_template.NAME another.
+std::map<std::string, std::string> chat_templates_of(const GgufFile& file) {
+  const std::string one = "tokenizer.chat_template", named = one + ".";
+  std::map<std::string, std::string> templates;
+  for (const auto& [key, value] : file.metadata()) {
+    if (key != one && !key.starts_with(named)) continue;
+    const std::string text = *file.text(key);
+    require_utf8(text, file.path() + ": " + key);
+    templates[key == one ? "default" : key.substr(named.size())] = text;
+  }
+  return templates;
+}
+
 std::string config_file(const GgufVocabulary& vocabulary, bool sentencepiece) {
   Json result = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                  {"clean_up_tokenization_spaces", false}};
@@ -182,15 +191,15 @@ std::string config_file(const GgufVocabulary& vocabulary, bool sentencepiece) {
     result["add_bos_token"] = vocabulary.flag("add_bos_token", true);
     result["add_eos_token"] = vocabulary.flag("add_eos_token", false);
   }
-  for (const auto& [key, name] : {std::pair{"bos_token_id", "bos_token"},
-                                  {"eos_token_id", "eos_token"},
-                                  {"unknown_token_id", "unk_token"},
-                                  {"padding_token_id", "pad_token"}}) {
-    if (const auto id = vocabulary.id(key)) result[name] = vocabulary.tokens[static_cast<size_t>(*id)];
+  for (const auto& [role, name] :
+       {std::pair{"bos", "bos_token"}, {"eos", "eos_token"}, {"unknown", "unk_token"}, {"padding", "pad_token"}}) {
+    if (const auto id = vocabulary.id(role)) result[name] = vocabulary.tokens[static_cast<size_t>(*id)];
   }
-  if (const auto chat = vocabulary.file().text("tokenizer.chat_template")) {
-    require_utf8(*chat, vocabulary.file().path() + ": tokenizer.chat_template");
-    result["chat_template"] = *chat;
+  const std::map<std::string, std::string> templates = chat_templates_of(vocabulary.file());
+  if (templates.size() == 1 && templates.contains("default")) {
+    result["chat_template"] = templates.at("default");
+  } else {
+    for (const auto& [name, text] : templates) result["chat_template"].push_back({{"name", name}, {"template", text}});
   }
   return result.dump(1) + "\n";
 }
@@ -220,13 +229,13 @@ std::unique_ptr<Tokenizer> open_gguf_tokenizer(const std::filesystem::path& path
                                         : open_tokenizer_json(Json::parse(files.at("tokenizer.json")), path.string());
   const GgufVocabulary vocabulary(file);
   TokenRoles roles;
-  roles.bos = vocabulary.id("bos_token_id");
-  roles.eos = vocabulary.id("eos_token_id");
-  roles.unk = vocabulary.id("unknown_token_id");
-  roles.pad = vocabulary.id("padding_token_id");
+  roles.bos = vocabulary.id("bos");
+  roles.eos = vocabulary.id("eos");
+  roles.unk = vocabulary.id("unknown");
+  roles.pad = vocabulary.id("padding");
   if (roles.bos) roles.special_tokens["bos_token"] = vocabulary.tokens[static_cast<size_t>(*roles.bos)];
   if (roles.eos) roles.special_tokens["eos_token"] = vocabulary.tokens[static_cast<size_t>(*roles.eos)];
-  if (const auto chat = file.text("tokenizer.chat_template")) roles.chat_templates["default"] = *chat;
+  roles.chat_templates = chat_templates_of(file);
   tokenizer->set_roles(std::move(roles));
   return tokenizer;
 }

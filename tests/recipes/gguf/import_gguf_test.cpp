@@ -1,6 +1,8 @@
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/text/tokenizers/tokenizer.h"
 #include "nibble/tests/recipes/gguf/import_gguf_fixture.h"
 
 namespace nibble {
@@ -195,6 +197,153 @@ TEST_F(ImportGguf, AValueThatTheDtypeDoesNotHoldIsRefused) {
   EXPECT_THAT(refusal("f16"), HasSubstr(": has a value that is not finite as f16; use bf16 or f32"));
   put(std::nanf(""));
   EXPECT_THAT(refusal("f32"), HasSubstr(": has a value that is not finite as f32; the weights are damaged"));
+}
+
+constexpr const char* kSmallLlama = R"({"model_type": "llama", "hidden_size": 32, "intermediate_size": 40,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 23, "max_position_embeddings": 64,
+    "attention_bias": true, "tie_word_embeddings": true})";
+
+std::vector<GgufTensor> without(const GgufFile& file, const std::vector<std::string>& names) {
+  std::vector<GgufTensor> tensors = file.tensors();
+  std::erase_if(tensors, [&](const GgufTensor& tensor) { return std::ranges::count(names, tensor.name) > 0; });
+  return tensors;
+}
+
+// llama.cpp adds none.
+TEST_F(ImportGguf, BiasesThatAFileLacksBesideOthersAreZero) {
+  const auto model = random_model(kSmallLlama, DType::f32);
+  const GgufFile whole(exported(model));
+  const auto file = directory_ / "q.gguf";
+  write_again(whole, whole.metadata(), without(whole, {"blk.0.attn_k.bias", "blk.1.attn_output.bias"}), file);
+  const auto back = imported(file);
+  const CheckpointDir got(back), want(model);
+  ASSERT_EQ(got.names(), want.names());
+  for (const char* name : {"model.layers.0.self_attn.k_proj.bias", "model.layers.1.self_attn.o_proj.bias"}) {
+    EXPECT_THAT(got.at(name).span<const float>(), ::testing::Each(0)) << name;
+  }
+  const Tensor kept = got.at("model.layers.0.self_attn.v_proj.bias");
+  EXPECT_EQ(std::memcmp(kept.raw(), want.at("model.layers.0.self_attn.v_proj.bias").raw(), kept.bytes()), 0);
+  std::filesystem::remove_all(directory_ / "back");
+  write_again(whole, whole.metadata(), without(whole, {"blk.0.attn_q.bias"}), directory_ / "k.gguf");
+  EXPECT_THAT(test::error_of<InputError>([&] { imported(directory_ / "k.gguf"); }),
+              HasSubstr(".bias has no place in the model"));
+  write_again(whole, whole.metadata(), without(whole, {"blk.1.attn_norm.weight"}), directory_ / "n.gguf");
+  EXPECT_THAT(test::error_of<InputError>([&] { imported(directory_ / "n.gguf"); }),
+              HasSubstr("has no blk.1.attn_norm.weight"));
+}
+
+TEST_F(ImportGguf, NumbersOf64BitsAreRead) {
+  const auto model = random_model(kSmallLlama, DType::f32);
+  const GgufFile whole(exported(model));
+  std::vector<GgufTensor> tensors = whole.tensors();
+  for (GgufTensor& tensor : tensors) tensor.type = GgufType::f64;
+  write_again(whole, whole.metadata(), tensors, directory_ / "wide.gguf");
+  expect_same_weights(imported(directory_ / "wide.gguf"), model);
+}
+
+class ImportSplitGguf : public ImportGguf {
+ protected:
+  std::string name(int part) const {
+    return (directory_ / ("m-0000" + std::to_string(part) + "-of-00003.gguf")).string();
+  }
+  /// As llama-gguf-split does it: the keys of the model are in the first file alone.
+  void split(const GgufFile& whole) {
+    const auto number = [](size_t value) { return static_cast<uint32_t>(value); };
+    const std::vector<GgufTensor>& all = whole.tensors();
+    const size_t ends[] = {0, 5, 9, all.size()};
+    for (int part = 0; part < 3; ++part) {
+      std::map<std::string, GgufValue> metadata;
+      if (part == 0) metadata = whole.metadata();
+      metadata["split.no"] = number(static_cast<size_t>(part));
+      metadata["split.count"] = number(3);
+      metadata["split.tensors.count"] = number(all.size());
+      write_again(
+          whole, metadata,
+          {all.begin() + static_cast<ptrdiff_t>(ends[part]), all.begin() + static_cast<ptrdiff_t>(ends[part + 1])},
+          name(part + 1));
+    }
+  }
+  std::string refused(const std::string& file) {
+    return test::error_of<InputError>([&] { imported(file); });
+  }
+};
+
+TEST_F(ImportSplitGguf, AllFilesAreReadAndThoseThatAreMissingNamed) {
+  const auto model = random_model(kSmallLlama, DType::f32);
+  const GgufFile whole(exported(model));
+  split(whole);
+  expect_same_weights(imported(name(1)), model);
+  std::filesystem::remove_all(directory_ / "back");
+  EXPECT_THAT(refused(name(2)), HasSubstr(name(2) + ": is file 2 of a model in 3; give the first one, whose name ends "
+                                                    "with -00001-of-00003.gguf"));
+  std::filesystem::rename(name(1), directory_ / "first.gguf");
+  EXPECT_THAT(refused(directory_ / "first.gguf"), HasSubstr("its name does not end with -00001-of-00003.gguf"));
+  std::filesystem::rename(directory_ / "first.gguf", name(1));
+  std::filesystem::rename(name(3), directory_ / "last");
+  EXPECT_THAT(refused(name(1)), HasSubstr(name(3) + ": is missing beside " + name(1)));
+  std::filesystem::copy_file(name(2), name(3));
+  EXPECT_THAT(refused(name(1)), HasSubstr("comes twice"));
+}
+
+class GgufRoundTrip : public ImportGguf {
+ protected:
+  /// The small model with a tokenizer, other configurations of both, exported and imported.
+  std::filesystem::path round(const std::string& generation, const std::string& templates) {
+    const std::filesystem::path model = directory_ / "talks";
+    std::filesystem::remove_all(model);
+    std::filesystem::copy(test::data_path("stories-llama"), model);
+    auto config = nlohmann::json::parse(test::read_bytes(model / "tokenizer_config.json"));
+    config["chat_template"] = nlohmann::json::parse(templates);
+    test::write_bytes(model / "tokenizer_config.json", config.dump());
+    test::write_bytes(model / "generation_config.json", generation);
+    GgufRequest request{.model = model.string(), .out = (directory_ / "talks.gguf").string()};
+    request.replace = Replace::own;
+    export_gguf(request, rank_.context());
+    std::filesystem::remove_all(directory_ / "back");
+    return imported(request.out);
+  }
+};
+
+TEST_F(GgufRoundTrip, EndsOfAnswersAndNamedTemplatesComeBack) {
+  const std::string templates = R"([{"name": "default", "template": "{{ messages[0].content }}"},
+      {"name": "tool_use", "template": "TOOLS {{ messages[0].content }}"}])";
+  for (const char* ends : {"[2, 259, 260, 261, 262]", "[2, 259]", "2"}) {
+    const auto back = round(R"({"eos_token_id": )" + std::string(ends) + "}", templates);
+    std::vector<int32_t> got = read_decoder_config(back).eos_ids,
+                         want = read_decoder_config(directory_ / "talks").eos_ids;
+    std::ranges::sort(got);
+    EXPECT_EQ(got, want) << ends;
+    const auto tokenizer = load_tokenizer(back), of_file = load_tokenizer(directory_ / "talks.gguf");
+    EXPECT_EQ(tokenizer->roles().chat_templates.at("tool_use"), "TOOLS {{ messages[0].content }}");
+    EXPECT_EQ(of_file->roles().chat_templates, tokenizer->roles().chat_templates);
+  }
+  const GgufFile file((directory_ / "talks.gguf").string());
+  EXPECT_EQ(file.text("tokenizer.chat_template.tool_use"), "TOOLS {{ messages[0].content }}") << "as gguf-py names it";
+  EXPECT_EQ(*file.texts("tokenizer.chat_templates"), std::vector<std::string>{"tool_use"});
+}
+
+TEST_F(GgufRoundTrip, TheEndOfATurnHasTheKeyOfLlamaCpp) {
+  round(R"({"eos_token_id": [2, 259]})", R"("{{ messages[0].content }}")");
+  const GgufFile file((directory_ / "talks.gguf").string());
+  EXPECT_EQ(file.token_id("eos"), 2);
+  EXPECT_EQ(file.token_id("eot").value_or(file.token_id("eom").value_or(-1)), 259);
+}
+
+TEST_F(ImportGguf, AnEndBeyondTheVocabularyIsRefused) {
+  GgufRequest request{.model = test::data_path("stories-llama").string(), .out = (directory_ / "m.gguf").string()};
+  export_gguf(request, rank_.context());
+  const GgufFile whole(request.out);
+  for (const std::string role : {"eos", "bos", "eot"}) {
+    auto metadata = whole.metadata();
+    const std::string key = "tokenizer.ggml." + role + "_token_id";
+    metadata[key] = uint32_t{99999};
+    write_again(whole, metadata, whole.tensors(), directory_ / "bad.gguf");
+    EXPECT_THAT(test::error_of<InputError>([&] { imported(directory_ / "bad.gguf"); }),
+                HasSubstr(key + ": is 99999, beyond the "));
+    metadata[key] = UINT32_MAX;  // -1: none
+    write_again(whole, metadata, whole.tensors(), directory_ / "none.gguf");
+    EXPECT_NO_THROW(imported(directory_ / "none.gguf")) << role;
+  }
 }
 
 }  // namespace

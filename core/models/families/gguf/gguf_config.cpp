@@ -209,9 +209,8 @@ std::string gguf_config_json(const GgufFile& file, DType dtype, MemoryPool& pool
     config["rope_scaling"] = scaling_of(keys, family.gguf);
   if (family.gguf.config != nullptr) family.gguf.config(keys, config);
   config["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
-  for (const auto& [key, name] :
-       {std::pair{"tokenizer.ggml.bos_token_id", "bos_token_id"}, {"tokenizer.ggml.eos_token_id", "eos_token_id"}}) {
-    if (const auto id = file.integer(key)) config[name] = *id;
+  for (const std::string role : {"bos", "eos"}) {
+    if (const auto id = file.token_id(role)) config[role + "_token_id"] = *id;
   }
   const auto factors = keys.values("rope_freqs.weight");
   if (!factors.empty() && !family.gguf.lists_windows) say_llama3(file, factors, config);
