@@ -8,7 +8,7 @@ namespace nibble {
 /// start from: `LocalRank rank; Decoder model = load_decoder(dir, rank.context());`
 class LocalRank {
  public:
-  /// threads: 0 = what OMP_NUM_THREADS or the machine gives; memory_budget in bytes, 0 = none.
+  /// threads: 0 = OMP_NUM_THREADS or the machine's, never negative (UsageError); memory_budget in bytes, 0 = none.
   explicit LocalRank(int threads = 0, uint64_t seed = 0, size_t memory_budget = 0);
 
   RankContext& context() { return context_; }

@@ -194,6 +194,7 @@ int nibble_train(const char* recipe_json, const char* const* overrides, size_t o
   return guarded(error, [&] {
     need(recipe_json, "recipe_json");
     if (override_count > 0) need(overrides, "overrides");
+    for (size_t i = 0; i < override_count; ++i) need(overrides[i], ("overrides[" + std::to_string(i) + "]").c_str());
     const std::vector<std::string> words(overrides, overrides + override_count);
     const nibble::Recipe recipe = nibble::parse_recipe(recipe_json, "recipe", words);
     nibble::LocalRank rank(static_cast<int>(recipe.train.threads), static_cast<uint64_t>(recipe.train.seed));

@@ -40,7 +40,8 @@ inline IoError system_error(const std::filesystem::path& path, const std::string
 
 /// Refusal of a target that may not be replaced.
 inline UsageError exists_already(const std::filesystem::path& path) {
-  return UsageError("exists already", "choose another name, or replace it with --force", path.string());
+  return UsageError("exists already", "choose another name, or remove it (--force replaces what nibble wrote)",
+                    path.string());
 }
 
 }  // namespace nibble

@@ -101,6 +101,7 @@ std::vector<std::vector<int32_t>> generate(const Decoder& decoder, const NextLog
 
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
                               const StepContext& step, const std::function<bool(int32_t)>& on_token) {
+  if (options.max_new_tokens < 0) throw UsageError("max_new_tokens must be 0 or positive");
   const auto next = [&](const Batch& batch, KvCache& cache) { return decoder.next_logits(batch, step, cache); };
   const Prompt only{.ids = {prompt.begin(), prompt.end()}, .max_new_tokens = options.max_new_tokens};
   return generate(decoder, next, {&only, 1}, options, step,

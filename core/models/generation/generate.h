@@ -39,8 +39,8 @@ using NextLogits = std::function<Tensor(const Batch& batch, KvCache& cache)>;
 
 /// The ids that follow `prompt` (without it, and without the stop id). on_token, if given, is called with each id as it
 /// is chosen; returning false ends generation after that id. Ends at the longest text the model was made for.
-/// Throws InputError for an empty prompt, one longer than that, or an id outside the
-/// vocabulary.
+/// Throws InputError for an empty prompt, one longer than that, or an id outside the vocabulary; UsageError for a
+/// negative max_new_tokens.
 std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt, const GenerateOptions& options,
                               const StepContext& step, const std::function<bool(int32_t)>& on_token = {});
 
