@@ -91,8 +91,10 @@ std::vector<RecipeField> data_fields() {
       flag_field("data.pack", &DataOptions::pack, "put several documents in one sequence, blind to each other"),
       flag_field("data.shuffle", &DataOptions::shuffle, "false: in the order of the files"),
       flag_field("data.train_on_prompt", &DataOptions::train_on_prompt, "loss on prompts too, not only on answers"),
-      choice_field("data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
-                   &DataOptions::truncate, "what happens to samples longer than max_length"),
+      choice_field(
+          "data.truncate", {{"cut", Truncate::cut}, {"drop", Truncate::drop}, {"error", Truncate::error}},
+          &DataOptions::truncate,
+          "what happens to samples longer than max_length, but for texts (format text), which go on in the next"),
       integer_field("data.skip_bad", 0, kLargestCount, &DataOptions::skip_bad,
                     "malformed records that may be left out, beside those of max_dropped"),
       choice_field("data.hidden_parts", {{"drop", HiddenParts::drop}, {"error", HiddenParts::error}},

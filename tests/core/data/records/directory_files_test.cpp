@@ -91,6 +91,13 @@ TEST_F(Directory, OfSeveralSplitsForTrainingIsRefusedUnlessOneIsTheirWholeName) 
   EXPECT_THAT(taken(), ElementsAre("train/a.parquet"));
 }
 
+// What load_dataset of datasets 5.2 makes of this directory: {'train': both, 'test': ...}.
+TEST_F(Directory, OfFilesWithoutShardsTakesAllWhoseNamesHaveTheWord) {
+  have({"train_sft.jsonl", "train_gen.jsonl", "test_sft.jsonl"});
+  EXPECT_THAT(taken(), ElementsAre("train_gen.jsonl", "train_sft.jsonl"));
+  EXPECT_THAT(taken(kEval), ElementsAre("test_sft.jsonl"));
+}
+
 TEST_F(Directory, OfOneSplitOrNoneIsTakenWhole) {
   have({"a.jsonl", "b.jsonl"});
   EXPECT_THAT(taken(), ElementsAre("a.jsonl", "b.jsonl"));
