@@ -106,7 +106,7 @@ TEST_F(PostTraining, TextsBeyondTheModelsPositionsAreWarnedOfOrNamed) {
   ASSERT_EQ(train("reward", "data: {train: d.jsonl, max_length: 64}\n").code, 0);
   const std::string warning =
       "warning: the longest sample has 42 tokens, the model was made for 32 (max_position_embeddings); ";
-  for (const char* words : {"logprobs --model me/small --out o.jsonl", "score --model runs --out o.jsonl",
+  for (const char* words : {"logprobs --model me/small --out o.jsonl", "score --model runs --out s.jsonl",
                             "eval --model me/small --format preference"}) {
     const CommandOutput output = run(std::string(words) + " --data d.jsonl");
     EXPECT_EQ(output.code, 0) << output.text;
