@@ -175,10 +175,10 @@ GgufFile::GgufFile(const std::string& path) : path_(path) {
 }
 
 void GgufFile::read_others(int64_t count, std::set<std::string>& names) {
-  const auto end_of = [&](int64_t part) {
-    return formatted("-%05lld-of-%05lld.gguf", static_cast<long long>(part + 1), static_cast<long long>(count));
+  const auto end_of = [&](int64_t number) {
+    return formatted("-%05lld-of-%05lld.gguf", static_cast<long long>(number), static_cast<long long>(count));
   };
-  const std::string first = end_of(0), together = "the model is in " + std::to_string(count) + " files";
+  const std::string first = end_of(1), together = "the model is in " + std::to_string(count) + " files";
   if (const int64_t part = integer("split.no").value_or(0); part != 0) {
     throw InputError(path_, "is file " + std::to_string(part + 1) + " of a model in " + std::to_string(count),
                      "give the first one, whose name ends with " + first);
@@ -189,7 +189,7 @@ void GgufFile::read_others(int64_t count, std::set<std::string>& names) {
   }
   const std::string begin = path_.substr(0, path_.size() - first.size());
   for (int64_t part = 1; part < count; ++part) {
-    const std::string path = begin + end_of(part);
+    const std::string path = begin + end_of(part + 1);
     if (!std::filesystem::exists(path)) throw InputError(path, "is missing beside " + path_, "get it: " + together);
     const Metadata other = read(path, names);
     if (whole_number(other, "split.no", path) != part || whole_number(other, "split.count", path) != count) {
