@@ -58,6 +58,10 @@ void print(const Evaluation& loss, const ExactMatch& match, const EvalFlags& fla
 
 void run_choices(const EvalFlags& flags) {
   if (!flags.data.fields.empty()) throw UsageError("--fields with --format choices", "rename the fields in the file");
+  if (!flags.data.chat_template.empty() || flags.data.hidden_parts == HiddenParts::drop) {
+    throw UsageError("--template and --hidden-parts with --format choices",
+                     "leave them out: questions are asked as they stand");
+  }
   const std::vector<ChoiceQuestion> questions = read_choice_questions(flags.data.train);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(text_source(flags.model).tokenizer);
   LocalRank rank(flags.model.threads);

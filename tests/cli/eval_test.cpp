@@ -110,7 +110,8 @@ TEST_F(Eval, PairsHaveAccuracyAndMarginAndNoLoss) {
   EXPECT_NEAR(found["margin"].get<double>(), (pair["chosen"].get<double>() - pair["rejected"].get<double>()) / 3, 1e-4);
   EXPECT_EQ(run(words + " --format preference --exact-match").code, 2);
   for (const char* unused : {" --format preference --limit 3", " --format text --answer number", " --limit 3",
-                             " --format choices --pattern x", " --format choices --exact-match"}) {
+                             " --format choices --pattern x", " --format choices --exact-match",
+                             " --format choices --template chatml", " --format choices --hidden-parts drop"}) {
     EXPECT_EQ(run(words + unused).code, 2) << unused;
   }
   const CommandOutput cut = run(words + " --format preference --max-length 8");
