@@ -22,7 +22,7 @@ cohere2_moe mellum aria_text glm4_moe ernie4_5_moe minimax_m2 afmoe dots1 solar_
 beam gpt_oss mimo_v2_flash granite_swa flint granitemoe_swa deepseek_v3 glm4_moe_lite deepseek_v2 youtu minicpm3 axk1
 longcat_flash gemma4_text gemma4_unified_text qwen3_5_text qwen3_5_moe_text qwen3_next olmo_hybrid granitemoehybrid
 nemotron_h falcon_h1 bamba mamba2 zamba2 lfm2 lfm2_moe lfm3 kimi_linear bailing_hybrid llama4_text jamba mamba
-falcon_mamba zamba exaone sarvam_mla sarvam_moe lara_mini apertus1p5_text dory inkling2_loop_text deepseek_v32 glm_moe_dsa
+falcon_mamba zamba exaone sarvam_mla sarvam_moe mistral4 lara_mini apertus1p5_text dory inkling2_loop_text deepseek_v32 glm_moe_dsa
 deepseek_v4 minimax_m3_vl_text axk2 dots3_note_text hy_v4 qwen4_exp_text
 gemma3n_text minimax recurrent_gemma zaya diffllama doge jetmoe rwkv xlstm inkling_text inkling2_text hrm_text cpmant
 """.split()
@@ -47,16 +47,19 @@ NARROW = dict(intermediate_size=16, shared_intermediate_size=8, intermediate_siz
 CALM = dict(rms_norm_eps=1e-2)
 GPT_NEO = dict(attention_types=[[["global", "local"], 2]], window_size=8)
 LATENT = dict(num_key_value_heads=4)
+YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0,
+            llama_4_scaling_beta=0.1)
 OWN = {
-    **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "axk1", "longcat_flash",
+    **{kind: LATENT for kind in ("deepseek_v2", "deepseek_v3", "minicpm3", "axk1", "longcat_flash",
                                  "deepseek_v32", "glm_moe_dsa", "axk2")},
-    "gpt_neo": GPT_NEO, "gptj": dict(rotary_dim=4), "codegen": dict(rotary_dim=4), "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
+    "glm4_moe_lite": LATENT | dict(num_hidden_layers=2), "gpt_neo": GPT_NEO,
+    "gptj": dict(rotary_dim=4), "codegen": dict(rotary_dim=4), "opt": dict(ffn_dim=48, word_embed_proj_dim=32),
     "xglm": dict(ffn_dim=48, attention_heads=4, pad_token_id=None), "falcon": dict(num_kv_heads=2), "mpt": dict(max_seq_len=64),
     "modernbert-decoder": dict(local_attention=16, global_attn_every_n_layers=2, num_hidden_layers=4),
     "nemotron": dict(hidden_act="relu2"), "llama4_text": dict(attention_chunk_size=16, floor_scale=8, num_experts_per_tok=1),
     "helium": dict(head_dim=8, num_key_value_heads=4), "persimmon": dict(head_dim=None),
-    "ministral3": dict(rope_parameters=dict(rope_type="yarn", rope_theta=1e6, factor=8.0, original_max_position_embeddings=16, mscale=1.0,
-                                            mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.1)),
+    "ministral3": dict(rope_parameters=YARN | dict(rope_theta=1e6)),
+    "mistral4": LATENT | dict(num_hidden_layers=2, n_group=2, topk_group=1, rope_parameters=YARN | dict(rope_theta=1e4)),
     "youtu": LATENT | dict(pad_token_id=None),  # the row of a padding token becomes zero when Transformers loads it
     "qwen2": dict(use_sliding_window=True, max_window_layers=2), "qwen3": dict(use_sliding_window=True, max_window_layers=2),
     "hunyuan_v1_dense": dict(rope_parameters=dict(rope_type="dynamic", alpha=100.0, factor=1.0, rope_theta=10000.0)),
@@ -104,20 +107,25 @@ def config_of(kind, small=False, **smaller):
     return known(**{k: v for k, v in sizes.items() if k in fields and k not in {known.attribute_map.get(o) for o in SIZES}} | OWN.get(kind, {}))
 
 
+def auto_class(kind):
+    """Transformers' class that makes language models of the type."""
+    import transformers
+    return transformers.AutoModelForImageTextToText if kind == "mistral4" else transformers.AutoModelForCausalLM
+
+
 def make(kind, folder, small=False):
     """model/, lora/ and the numbers; returns why not."""
     import families, numpy, peft, torch
     from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config_of(kind, small), attn_implementation="eager")
+    model = auto_class(kind).from_config(config_of(kind, small), attn_implementation="eager")
     families.randomize(model, 1)
     (model.to(torch.bfloat16) if small else model).save_pretrained(folder / "model")
     (folder / "model/generation_config.json").unlink(missing_ok=True)
-    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    model = auto_class(kind).from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
     g = torch.Generator().manual_seed(2)
     ids = torch.randint(3, 90, (2, 18 if small else LENGTH), generator=g)
     numpy.save(folder / "ids.npy", ids.numpy())
@@ -183,10 +191,9 @@ def compare(folder, scratch):
     return "opened" if good else "differs", max(plain, adapted), worst * 1e-3, ""
 
 
-def full_run(folder, scratch):
+def full_run(kind, folder, scratch):
     """Why what a full run leaves is not the same model in Transformers; empty: it is."""
     import families, numpy, torch
-    from transformers import AutoModelForCausalLM
     ids = numpy.load(folder / "ids.npy")
     (scratch / "d.jsonl").write_text("".join(json.dumps(dict(input_ids=row.tolist())) + "\n" for row in ids))
     recipe = dict(model=dict(path=str(folder / "model"), compute_dtype="f32"), data=dict(train=str(scratch / "d.jsonl"), format="tokens"),
@@ -198,7 +205,7 @@ def full_run(folder, scratch):
         nibble("logits", "--model", scratch / "run/model", "--compute-dtype", "f32", "--ids", folder / "ids.npy", "--out", scratch / "l.npy")
     except RuntimeError as error:
         return f"full run: {error}"
-    model, info = AutoModelForCausalLM.from_pretrained(scratch / "run/model", dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    model, info = auto_class(kind).from_pretrained(scratch / "run/model", dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     if missing := sorted(info["missing_keys"]):
         return f"a full run leaves no {missing[0]}"
     with torch.no_grad():
@@ -226,7 +233,7 @@ def main():
                 except Exception as error:
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
             what, logits, gradients, reason = ("not made", None, None, why) if why else compare(folder, Path(scratch))
-            if args.full and what == "opened" and (reason := full_run(folder, Path(scratch))):
+            if args.full and what == "opened" and (reason := full_run(kind, folder, Path(scratch))):
                 what = "differs"
             count[what] = count.get(what, 0) + 1
             said = ["" if x is None else f"{x:.1e}" for x in (logits, gradients)]

@@ -20,6 +20,8 @@ import peft
 import torch
 import transformers
 
+from model_types import auto_class
+
 TARGETS = {
     "granitemoe": ["block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj",
                    "block_sparse_moe.router.weight"],
@@ -40,7 +42,8 @@ def logits_of(model, ids):
 
 
 def load(directory):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+    kind = json.loads((directory / "config.json").read_text())["model_type"]
+    model, info = auto_class(kind).from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
     problems = {key: value for key, value in info.items() if value and key != "error_msgs"}
     assert not problems, problems
     return model

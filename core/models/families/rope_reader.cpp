@@ -88,7 +88,7 @@ RopeConfig read_rope(const ConfigReader& file, const ConfigReader* scaling, doub
   rope.backwards = family.rope_backwards;
   rope.base = base;
   if (scaling) {
-    share = scaling->number("partial_rotary_factor", 1e-3, 1, share);
+    if (!family.keys.rotary_share.empty()) share = scaling->number("partial_rotary_factor", 1e-3, 1, share);
     rope.base = scaling->number("rope_theta", 1, 1e12, base);
     rope.scaling = read_scaling(*scaling, family);
   }

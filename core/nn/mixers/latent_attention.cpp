@@ -91,11 +91,13 @@ Tensor LatentAttention::queries(const Tensor& x, const LayerContext& context, co
     q_b_->forward(normed, q, step, saved ? &saved->q_b_proj : nullptr);
   }
   rotate(q, config_.heads, config_.plain, context, false);
+  if (config_.scaled_queries) ops::scale_rows(q, context.query_scales, q);
   return q;
 }
 
 void LatentAttention::queries_backward(Tensor& dq, const LayerContext& context, const StepContext& step, Saved& saved,
                                        Tensor* dx) {
+  if (config_.scaled_queries) ops::scale_rows(dq, context.query_scales, dq);
   rotate(dq, config_.heads, config_.plain, context, true);
   if (q_) return q_->backward(dq, step, std::move(saved.q_proj), dx, false);
   const Shape shape = {dq.dim(0), config_.query_rank};

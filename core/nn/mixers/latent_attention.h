@@ -11,18 +11,19 @@
 namespace nibble {
 
 struct LatentAttentionConfig {
-  int64_t width = 0;       ///< D
-  int64_t heads = 1;       ///< H
-  int64_t query_rank = 0;  ///< of the queries' own latent, 0 = queries are projected at once
-  int64_t rank = 0;        ///< of the latent of keys and values
-  int64_t plain = 0;       ///< elements of a query or key that are not rotated
-  int64_t rotated = 0;     ///< those behind them that are
-  int64_t value = 0;       ///< elements of a value, at most plain + rotated
-  float scale = 1;         ///< of the scores
-  int rotary = 0;          ///< index into LayerContext::rotary, -1 = no rope
-  bool gate = false;       ///< one for each head, see head_gate.h (Ling 2.5)
-  bool bias = false;       ///< of the projections from and to the stream
-  NormConfig norm;         ///< of the latents
+  int64_t width = 0;            ///< D
+  int64_t heads = 1;            ///< H
+  int64_t query_rank = 0;       ///< of the queries' own latent, 0 = queries are projected at once
+  int64_t rank = 0;             ///< of the latent of keys and values
+  int64_t plain = 0;            ///< elements of a query or key that are not rotated
+  int64_t rotated = 0;          ///< those behind them that are
+  int64_t value = 0;            ///< elements of a value, at most plain + rotated
+  float scale = 1;              ///< of the scores
+  int rotary = 0;               ///< index into LayerContext::rotary, -1 = no rope
+  bool scaled_queries = false;  ///< by LayerContext::query_scales, after rope (Mistral 4)
+  bool gate = false;            ///< one for each head, see head_gate.h (Ling 2.5)
+  bool bias = false;            ///< of the projections from and to the stream
+  NormConfig norm;              ///< of the latents
 };
 
 /// Module names below the layer's prefix.

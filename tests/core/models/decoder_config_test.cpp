@@ -105,13 +105,19 @@ TEST(DecoderConfig, RopeThatTheFileLeavesOutIsTheFamilys) {
                   "original_max_position_embeddings": 8192, "rope_type": "llama3"})"},
       {"ministral3", R"({"type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
                          "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
-                         "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1})"}};
+                         "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1})"},
+      {"mistral4", R"({"type": "yarn", "rope_theta": 10000.0, "factor": 128.0, "original_max_position_embeddings": 8192,
+                       "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+                       "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 0.5})"}};
   for (const auto& [type, rope] : classes) {
     json left_out = with(llama(), "model_type", type);
     left_out.erase("architectures");
     left_out["head_dim"] = 16;
     left_out["num_local_experts"] = 8;
     left_out["num_experts_per_tok"] = 2;
+    for (const char* key :
+         {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "moe_intermediate_size"})
+      left_out[key] = 8;
     const json said = with(left_out, "rope_parameters", json::parse(rope));
     const DecoderConfig absent = parse(left_out), wanted = parse(said);
     EXPECT_EQ(absent.rope, wanted.rope) << type;
