@@ -1,4 +1,4 @@
-"""docs/models.md has the checkpoints with a tower, and the refused types, of core/models/families/families.cpp."""
+"""docs/models.md has the checkpoints with a tower, and the refused types, of core/models/families."""
 import pathlib
 import re
 import sys
@@ -6,11 +6,12 @@ import sys
 
 def table(source, name):
     body = re.search(name + r"\[\] = \{\n(.*?)\n\};", source, re.S)[1]
-    return re.findall(r'^    \{"([\w-]+)"', body, re.M)
+    return re.findall(r'^    \{(?:\.model_type = )?"([\w-]+)"', body, re.M)
 
 
 def main(root):
-    source = (root / "core" / "models" / "families" / "families.cpp").read_text()
+    families = root / "core" / "models" / "families"
+    source = "".join((families / name).read_text() for name in ("families.cpp", "towers/composites.cpp"))
     page = (root / "docs" / "models.md").read_text()
     towers = re.search(r"\*\*Checkpoints with a tower\*\* beside the text \((.*?)\)", page, re.S)[1]
     named, composites = re.findall(r"`(\w+)`", towers), table(source, "kComposites")

@@ -61,9 +61,9 @@ std::string file_name(const std::string& of, const DecoderConfig& config) {
     for (const auto& [file, adapter] : config.adapter_names) name = replaced(name, adapter, file);
   }
   name.erase(0, 1);
-  const bool same = config.file_prefix.empty() || name.starts_with(config.file_prefix);
-  if (same || !name.starts_with(config.adapter_prefix)) return name;
-  return config.file_prefix + name.substr(config.adapter_prefix.size());
+  const std::string &file = config.file_prefix, &peft = config.adapter_prefix;  // the longer one may begin as the other
+  if (file.empty() || !name.starts_with(peft) || (file.size() > peft.size() && name.starts_with(file))) return name;
+  return file + name.substr(peft.size());
 }
 
 namespace {
@@ -116,7 +116,9 @@ std::string PeftPaths::of(const std::string& path) const {
   std::string name = "." + path + ".";  // what is called otherwise may stand at its beginning or end
   for (const auto& [file, peft] : within) name = replaced(name, file, peft);
   name.erase(0, 1);
-  if (!file_prefix.empty() && name.starts_with(file_prefix)) name.replace(0, file_prefix.size(), peft_prefix);
+  const bool is_named = peft_prefix.size() > file_prefix.size() && name.starts_with(peft_prefix);
+  if (!file_prefix.empty() && name.starts_with(file_prefix) && !is_named)
+    name.replace(0, file_prefix.size(), peft_prefix);
   name.pop_back();
   return name;
 }

@@ -13,6 +13,7 @@
 #include "nibble/core/models/families/family_names.h"
 #include "nibble/core/models/families/family_rules.h"
 #include "nibble/core/models/families/rope_reader.h"
+#include "nibble/core/models/families/towers/composites.h"
 #include "nibble/core/nn/feed_forward/experts.h"
 #include "nibble/core/tensor/bfloat16.h"
 
@@ -99,7 +100,7 @@ bool windowed(const ConfigReader& file, const Family& family, int64_t layer, int
       return true;
     case WindowRule::after:
     case WindowRule::from_layer:
-      return layer >= file.integer("max_window_layers", 0, kMaxLayers * 16, 28);
+      return layer >= file.integer("max_window_layers", 0, kMaxLayers * 16, family.window_from);
     case WindowRule::even:
       return layer % 2 == 0;
     case WindowRule::period:
@@ -188,20 +189,6 @@ void read_special_ids(const ConfigReader& file, DecoderConfig& config) {
   if (file.has("eos_token_id")) config.eos_ids = file.ids("eos_token_id");
 }
 
-// What a model with a vision tower says of its language model, with what it leaves out or says outside of it.
-nlohmann::json text_config(const nlohmann::json& json, const Composite& composite, const std::string& place) {
-  nlohmann::json text = json.value("text_config", nlohmann::json());
-  if (!text.is_object()) throw InputError(place, "text_config is not there or no object", "download config.json again");
-  const nlohmann::json defaults = parse_json(composite.defaults, place);
-  for (const auto& [key, value] : defaults.items()) {
-    if (!text.contains(key)) text[key] = value;
-  }
-  for (const char* key : {"tie_word_embeddings", "bos_token_id", "eos_token_id"}) {
-    if (json.contains(key)) text[key] = json[key];
-  }
-  return text;
-}
-
 void read_padding(const ConfigReader& file, const Family& family, DecoderConfig& config) {
   const std::vector<int32_t> ids = file.ids("pad_token_id");
   const bool given = file.has("pad_token_id"), is_null = file.is_null("pad_token_id");
@@ -227,10 +214,13 @@ DecoderConfig read_text(const ConfigReader& file, const Family& family) {
   return config;
 }
 
-// What the names of the tensors say beside config.json.
-void match_files(const Family& family, const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
-  if (family.match_files) family.match_files(contains, config);
-  if (config.experts) match_fused_experts(contains, config);
+DecoderConfig read_matched(const ConfigReader& file, const Family& family, const TensorShapes& files,
+                           const std::function<void(DecoderConfig&)>& place_text = nullptr) {
+  DecoderConfig config = read_text(file, family);
+  if (place_text) place_text(config);
+  if (files && family.match_files) family.match_files(files, config);
+  if (files && config.experts) match_fused_experts(files, config);
+  return config;
 }
 
 constexpr std::string_view kClassifies = "ForSequenceClassification";
@@ -247,13 +237,8 @@ DecoderConfig read_score_head(const nlohmann::json& json, const ConfigReader& fi
   return config;
 }
 
-// family: becomes the row.
-DecoderConfig parse(const nlohmann::json& json, const std::string& place, const Family** family = nullptr) {
-  const auto row = [&](const std::string& type, const std::string& architecture) -> const Family& {
-    const Family& found = find_family(type, architecture, place);
-    if (family) *family = &found;
-    return found;
-  };
+// files: what stands beside config.json; null where that is not known.
+DecoderConfig parse(const nlohmann::json& json, const std::string& place, const TensorShapes& files = nullptr) {
   const ConfigReader whole(json, place);
   const std::vector<std::string> architectures = whole.texts("architectures");
   const std::string model_type = whole.text("model_type", "");
@@ -261,30 +246,14 @@ DecoderConfig parse(const nlohmann::json& json, const std::string& place, const 
   if (!model_type.empty() && architecture.ends_with(kClassifies)) {  // of which model_type tells the rest
     nlohmann::json body = json;
     body.erase("architectures");
-    return read_score_head(json, whole, parse(body, place, family));
+    return read_score_head(json, whole, parse(body, place, files));
   }
   const Composite* composite = find_composite(model_type, architecture);
-  if (!composite) return read_text(whole, row(model_type, architecture));
+  if (!composite) return read_matched(whole, find_family(model_type, architecture, place), files);
   const nlohmann::json text = text_config(json, *composite, place);
-  const ConfigReader file(text, place, "text_config.");
-  DecoderConfig config = read_text(file, row(file.text("model_type", composite->text), ""));
-  config.model_type = composite->model_type;
-  config.architecture = composite->architecture;
-  config.names = inside_language_model(config.names);
-  if (composite->text_adapters) {
-    config.file_prefix = "model.language_model.";
-    config.adapter_prefix = "model.";
-  } else {
-    config.names.block.experts.peft_translates = false;  // PEFT goes by model_type
-  }
-  config.towers = {"model.vision_tower.",   "model.multi_modal_projector.",
-                   "model.visual.",         "model.vision_model.",
-                   "model.audio_tower.",    "model.embed_vision.",
-                   "model.embed_audio.",    "mtp.",
-                   "vision_tower.",         "mm_projector.",
-                   "model.mm_projector.",   "model.vision_tokenizer.",
-                   "model.audio_tokenizer."};
-  return config;
+  const ConfigReader file(text, place, json.contains("text_config") ? "text_config." : "");
+  return read_matched(file, find_family(file.text("model_type", composite->text), "", place), files,
+                      [&](DecoderConfig& config) { place_beside_towers(json, *composite, files, config); });
 }
 
 // Geometric from 2^(-8 / n) for n heads, a power of two; those beyond it lie between (Press et al. 2021).
@@ -446,12 +415,8 @@ DecoderConfig parse_decoder_config(std::string_view json, const std::string& pla
   return read_text(ConfigReader(parse_json(json, place, kModelConfigJson), place), family);
 }
 
-DecoderConfig parse_decoder_config(std::string_view json, const std::string& place,
-                                   const std::function<bool(const std::string&)>& contains) {
-  const Family* family = nullptr;
-  DecoderConfig config = parse(parse_json(json, place, kModelConfigJson), place, &family);
-  match_files(*family, contains, config);
-  return config;
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const TensorShapes& files) {
+  return parse(parse_json(json, place, kModelConfigJson), place, files);
 }
 
 DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
@@ -461,14 +426,13 @@ DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
     throw InputError(directory.string(), "has no config.json",
                      "give a model's directory in Hugging Face's layout; a GGUF file has to be imported first");
   }
-  const Family* family = nullptr;
-  DecoderConfig config =
-      parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string(), &family);
-  if ((family->match_files || config.experts) && holds_weights(directory)) {
-    const CheckpointDir checkpoint(directory);
-    match_files(
-        *family, [&](const std::string& tensor) { return checkpoint.contains(tensor); }, config);
-  }
+  std::optional<CheckpointDir> weights;  // many configurations need no look at them
+  const auto shape_of = [&](const std::string& tensor) -> std::optional<Shape> {
+    if (!weights) weights.emplace(directory);
+    return weights->contains(tensor) ? std::optional(weights->find(tensor).shape()) : std::nullopt;
+  };
+  DecoderConfig config = parse(read_json_file(follow_links_within(file, roots), kModelConfigJson), file.string(),
+                               holds_weights(directory) ? TensorShapes(shape_of) : nullptr);
   const std::filesystem::path generation = directory / "generation_config.json";
   if (std::filesystem::exists(generation)) {
     const nlohmann::json json = read_json_file(follow_links_within(generation, roots));

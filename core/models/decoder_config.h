@@ -2,6 +2,7 @@
 // A model family as data: everything in which one decoder differs from another.
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -203,6 +204,9 @@ struct DecoderConfig {
   /// turns all of them otherwise once a text outgrows its original length.
   bool cache_holds(int64_t before, int64_t after) const;
 };
+
+/// Shape of a tensor that stands in a model's files; nullopt: they have none of the name.
+using TensorShapes = std::function<std::optional<Shape>(const std::string& tensor)>;
 
 inline constexpr const char* kScoreHead = "score";
 /// The model as Transformers' *ForSequenceClassification has it: "score" [labels, D] without a bias in the place of the

@@ -27,8 +27,9 @@ CheckpointDir open_checkpoint(const std::filesystem::path& directory) {
 
 DecoderConfig decoder_config_of(const TensorSource& source) {
   const std::string place = (source.directory / "config.json").string();
-  return parse_decoder_config(source.config, place, [&](const std::string& tensor) {
-    return std::ranges::find(source.tensors, tensor, &TensorSpec::name) != source.tensors.end();
+  return parse_decoder_config(source.config, place, [&](const std::string& tensor) -> std::optional<Shape> {
+    const auto found = std::ranges::find(source.tensors, tensor, &TensorSpec::name);
+    return found == source.tensors.end() ? std::nullopt : std::optional(found->shape);
   });
 }
 

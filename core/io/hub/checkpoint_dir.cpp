@@ -51,6 +51,7 @@ std::string module_name(const std::string& stored) {
       {"vision_tower.patch_embed.", "vision_tower.patch_embed."},
       {"vision_tower.", "model.vision_tower."},
       {"vision_model.", "model.vision_model."},
+      {"visual.", "model.visual."},
       {"multi_modal_projector.", "model.multi_modal_projector."}};
   for (const auto& [from, to] : kRenamed) {
     if (stored.starts_with(from)) return std::string(to) + stored.substr(from.size());

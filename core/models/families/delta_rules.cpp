@@ -199,12 +199,12 @@ void finish_olmo_hybrid(const ConfigReader& file, DecoderConfig& config) {
 }
 
 // Transformers saves the norm after attention under the name of the other layers' norm before the MLP.
-void match_olmo_hybrid(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+void match_olmo_hybrid(const TensorShapes& files, DecoderConfig& config) {
   for (size_t l = 0; l < config.layer.size(); ++l) {
     std::optional<NormNames>& norms = config.layer[l].norms;
     const std::string saved = "feedforward_layer_norm";
     const std::string prefix = config.names.layers + std::to_string(l) + ".";
-    if (norms && contains(prefix + saved + ".weight")) norms->post_attention_norm = saved;
+    if (norms && files(prefix + saved + ".weight")) norms->post_attention_norm = saved;
   }
 }
 
@@ -240,8 +240,8 @@ void finish_kimi_linear(const ConfigReader& file, DecoderConfig& config) {
 }
 
 // Published dense layers have an MLP of the usual name, which Transformers saves under that of the experts.
-void match_kimi_linear(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
-  if (!contains(config.names.layers + "0.mlp.gate_proj.weight")) return;
+void match_kimi_linear(const TensorShapes& files, DecoderConfig& config) {
+  if (!files(config.names.layers + "0.mlp.gate_proj.weight")) return;
   config.names.block.mlp = {};
   config.adapter_names.pop_back();  // of the layers with experts alone
   for (const char* part : {"gate.", "shared_experts.", "experts."}) {

@@ -75,15 +75,15 @@ void read_sigmoid_router(const ConfigReader& file, DecoderConfig& config, double
   read_groups(file, experts, groups, top_groups);
 }
 
-void match_fused_experts(const std::function<bool(const std::string&)>& contains, DecoderConfig& config) {
+void match_fused_experts(const TensorShapes& files, DecoderConfig& config) {
   ExpertNames& names = config.names.block.experts;
   const std::string &layers = config.names.layers, &gate_up = names.peft_gate_up;
   int64_t l = 0;
-  while (l < config.layers && !contains(layers + std::to_string(l) + "." + gate_up)) ++l;
+  while (l < config.layers && !files(layers + std::to_string(l) + "." + gate_up)) ++l;
   if (l == config.layers) return;
   names.fused_gate_up = gate_up;
   names.fused_down = names.peft_down;
-  if (contains(layers + std::to_string(l) + "." + names.peft_router + ".weight")) names.router = names.peft_router;
+  if (files(layers + std::to_string(l) + "." + names.peft_router + ".weight")) names.router = names.peft_router;
 }
 
 void read_shared_experts(const ConfigReader& file, DecoderConfig& config, int64_t absent) {

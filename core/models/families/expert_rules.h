@@ -13,7 +13,7 @@ ExpertsConfig& read_experts(const ConfigReader& file, DecoderConfig& config, std
 /// Where the files call experts and router as Transformers' modules do, which have the tensors of all experts in one
 /// (Qwen3.5 as published, state dicts saved as they are), so do the names. Transformers itself saves every expert
 /// apart.
-void match_fused_experts(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config);
+void match_fused_experts(const TensorShapes& files, DecoderConfig& config);
 /// The coefficient of the auxiliary loss; absent: Family::aux_loss_coef.
 void read_balance(const ConfigReader& file, DecoderConfig& config, double absent);
 /// The router of DeepSeek V3, which others took over: sigmoid with a correction, groups, normalized, scaled.

@@ -5,32 +5,18 @@
 #include "nibble/core/formatting/joined.h"
 #include "nibble/core/models/families/expert_families.h"
 #include "nibble/core/models/families/hybrid_rules.h"
+#include "nibble/core/models/families/towers/composites.h"
 
 namespace nibble {
 
 namespace {
 
-constexpr Composite kComposites[] = {
-    {"apertus1p5", "Apertus1p5ForConditionalGeneration", "apertus1p5_text", "{}"},
-    {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
-     R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-         "num_attention_heads": 8})"},
-    {"gemma3n", "Gemma3nForConditionalGeneration", "gemma3n_text", "{}"},
-    {"gemma4", "Gemma4ForConditionalGeneration", "gemma4_text", "{}"},
-    {"gemma4_unified", "Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "{}"},
-    {"kimi_k25", "Kimi_K25ForConditionalGeneration", "deepseek_v3", "{}"},
-    {"mistral3", "Mistral3ForConditionalGeneration", "mistral", "{}"},
-    {"llama4", "Llama4ForConditionalGeneration", "llama4_text", "{}", true},
-    {"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", "{}"},
-    {"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", "{}", true},
-    {"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "{}", true},
-};
-
 const std::vector<Family>& rows() {
   static const std::vector<Family> table = [] {
     std::vector<Family> all;
-    for (const auto& more : {rms_norm_families(), layer_norm_families(), gemma4_families(), latent_families(),
-                             without_rope_families(), expert_families(), sigmoid_families(), hybrid_families()})
+    for (const auto& more :
+         {rms_norm_families(), layer_norm_families(), gemma4_families(), latent_families(), without_rope_families(),
+          expert_families(), sigmoid_families(), hybrid_families(), tower_text_families()})
       all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
@@ -50,6 +36,7 @@ constexpr std::string_view kBlocks = "index_topk_blocks * index_block_size";
 constexpr std::string_view kInkling = "relative positions in the scores and convolutions within attention";
 constexpr std::string_view kInkling2 = "dynamic convolutions and residual attention over blocks";
 constexpr std::string_view kLoop = "what inkling2_text needs and layers that run several times";
+constexpr std::string_view kLarge4 = "rope with learned frequencies and latents that layers share";
 constexpr std::string_view kQwen4 = "attention to blocks, n-gram embeddings and hyper-connections";
 
 constexpr Missing kMissing[] = {
@@ -76,6 +63,8 @@ constexpr Missing kMissing[] = {
     {"minimax", "MiniMaxForCausalLM", "lightning attention"},
     {"minimax_m3_vl_text", "MiniMaxM3VLForCausalLM", kBounded, kBlocks},
     {"minimax_m3_vl", "MiniMaxM3SparseForConditionalGeneration", kBounded, kBlocks},
+    {"mistral_large4_text", "MistralLarge4TextModel", kLarge4, "index_topk"},
+    {"mistral_large4", "MistralLarge4ForConditionalGeneration", kLarge4, "index_topk"},
     {"modernbert-decoder", "ModernBertDecoderForCausalLM", "a head of two layers"},
     {"qwen4_exp_text", "Qwen4ExpForCausalLM", kQwen4},
     {"qwen4_exp", "Qwen4ExpForConditionalGeneration", kQwen4},
@@ -96,7 +85,7 @@ const Missing* find_missing(std::string_view model_type, std::string_view archit
 }
 
 std::string known() {
-  return joined(rows(), ", ", &Family::model_type) + ", " + joined(kComposites, ", ", &Composite::model_type);
+  return joined(rows(), ", ", &Family::model_type) + ", " + joined(composites(), ", ", &Composite::model_type);
 }
 
 bool same_letters(std::string_view a, std::string_view b) {
@@ -121,14 +110,6 @@ std::span<const Family> families() { return rows(); }
 const Family* family_of(std::string_view family) {
   const auto found = std::ranges::find(rows(), family, &Family::model_type);
   return found == rows().end() ? nullptr : &*found;
-}
-
-const Composite* find_composite(std::string_view model_type, std::string_view architecture) {
-  const auto fits = [&](const Composite& composite) {
-    return model_type.empty() ? same_letters(architecture, composite.architecture) : model_type == composite.model_type;
-  };
-  const auto* found = std::find_if(std::begin(kComposites), std::end(kComposites), fits);
-  return found == std::end(kComposites) ? nullptr : found;
 }
 
 const Family& find_family(std::string_view model_type, std::string_view architecture, const std::string& place) {

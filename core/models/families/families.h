@@ -101,10 +101,11 @@ struct Family {
   WindowRule window_rule = WindowRule::none;
   int64_t window = 0;         ///< when the file has no such key (null means none)
   int64_t window_period = 0;  ///< the same
+  int64_t window_from = 28;  ///< the first layer of WindowRule::from_layer and after, where max_window_layers is absent
   /// What depends on flags of the family's own; null = nothing does.
   void (*finish)(const ConfigReader& file, DecoderConfig& config) = nullptr;
   /// What config.json does not say and the names of the tensors do; null = nothing.
-  void (*match_files)(const std::function<bool(const std::string& tensor)>& contains, DecoderConfig& config) = nullptr;
+  void (*match_files)(const TensorShapes& files, DecoderConfig& config) = nullptr;
   GgufForm gguf = {};
   /// target_modules where none are named, as in peft/utils/constants.py
   /// (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING); empty: there are none.
@@ -118,28 +119,17 @@ struct Family {
   double aux_loss_coef = 0;
 };
 
-/// A checkpoint of more than a language model: config.json keeps the text's keys under text_config, and the names have
-/// "language_model." behind their first part. The rest is passed over.
-struct Composite {
-  std::string_view model_type, architecture;
-  std::string_view text;       ///< family of the text, where text_config does not say
-  std::string_view defaults;   ///< JSON object of keys that may be absent in text_config
-  bool text_adapters = false;  ///< PEFT's names are those of the text model alone: "model.layers"
-};
-
-/// Null where it is a language model alone.
-const Composite* find_composite(std::string_view model_type, std::string_view architecture);
-
 /// All of them.
 std::span<const Family> families();
 /// Some of them: dense ones with rope, by their norms, and without; Gemma 4; those with latent attention; mixtures with
-/// a sigmoid router.
+/// a sigmoid router; those that stand beside towers alone.
 std::vector<Family> rms_norm_families();
 std::vector<Family> layer_norm_families();
 std::vector<Family> without_rope_families();
 std::vector<Family> gemma4_families();
 std::vector<Family> latent_families();
 std::vector<Family> sigmoid_families();
+std::vector<Family> tower_text_families();
 
 /// The row for a config.json. Throws InputError naming what was asked for, with the list of known families; `place` is
 /// the file. Either argument may be empty.
@@ -152,8 +142,7 @@ const Family* family_of(std::string_view family);
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const Family& family);
 
 /// A config.json and what the names of the tensors say beside it.
-DecoderConfig parse_decoder_config(std::string_view json, const std::string& place,
-                                   const std::function<bool(const std::string& tensor)>& contains);
+DecoderConfig parse_decoder_config(std::string_view json, const std::string& place, const TensorShapes& files);
 
 /// What the row's `activation` means.
 ops::Activation activation_of(const Family& family);

@@ -42,6 +42,15 @@ TensorNames phi3_names() {
   return names;
 }
 
+TensorNames glm_names(bool norms_after) {
+  TensorNames names;
+  names.block.mlp.gate_up = "mlp.gate_up_proj";
+  if (!norms_after) return names;
+  names.block.post_attention_norm = "post_self_attn_layernorm";
+  names.block.post_mlp_norm = "post_mlp_layernorm";
+  return names;
+}
+
 TensorNames hunyuan_names() {
   TensorNames names;
   names.block.attention.q_norm = "self_attn.query_layernorm";

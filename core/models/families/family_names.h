@@ -18,6 +18,8 @@ TensorNames gemma2_names();
 /// The same names one module deeper, where a vision tower stands beside the language model.
 TensorNames inside_language_model(TensorNames names);
 TensorNames phi3_names();
+/// norms_after: of what attention and MLP add, too (GLM-4 0414).
+TensorNames glm_names(bool norms_after);
 TensorNames hunyuan_names();
 TensorNames gpt_neox_names();
 TensorNames falcon_names();

@@ -15,7 +15,7 @@ RopeScaling read_scaling(const ConfigReader& scaling, const Family& family) {
   const std::string type = scaling.text("rope_type|type", "default");
   // The first Phi-3 files say su, and for a while yarn, for what is now longrope.
   if (type == "su" || (type == "yarn" && family.model_type == "phi3")) return RopeScaling::longrope;
-  if (type == "default") return RopeScaling::none;
+  if (type == "default" || type == "mrope") return RopeScaling::none;
   if (type == "linear") return RopeScaling::linear;
   if (type == "dynamic") return RopeScaling::dynamic;
   if (type == "yarn" || type == "deepseek_yarn") return RopeScaling::yarn;  // the latter in files of Sarvam

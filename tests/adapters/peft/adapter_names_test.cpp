@@ -113,19 +113,24 @@ TEST(AdapterNames, AreRenamedAtTheBeginningOfAPatternToo) {
 
 // One beginning may hold the other.
 TEST(AdapterNames, AreReadOnceHoweverOften) {
-  DecoderConfig config;
-  config.file_prefix = "model.language_model.";
-  config.adapter_prefix = "model.";
-  PeftAdapter adapter;
-  adapter.tensors["model.layers.1.mlp.up_proj.lora_B.weight"] = {};
-  for (int times = 0; times < 2; ++times) {
-    adapter = in_file_names(adapter, config);
-    ASSERT_EQ(adapter.tensors.size(), 1u);
-    EXPECT_EQ(adapter.tensors.begin()->first, "model.language_model.layers.1.mlp.up_proj.lora_B.weight");
+  const std::string within = "layers.1.mlp.up_proj";
+  for (const auto& [file, peft] :
+       {std::pair<std::string, std::string>{"model.language_model.", "model."}, {"model.", "model.language_model."}}) {
+    DecoderConfig config;
+    config.file_prefix = file;
+    config.adapter_prefix = peft;
+    PeftAdapter adapter;
+    adapter.tensors[peft + within + ".lora_B.weight"] = {};
+    adapter.options.alpha_pattern = {{peft + within, 3}};
+    for (int times = 0; times < 2; ++times) {
+      adapter = in_file_names(adapter, config);
+      ASSERT_EQ(adapter.tensors.size(), 1u);
+      EXPECT_EQ(adapter.tensors.begin()->first, file + within + ".lora_B.weight");
+      EXPECT_EQ(alpha_of(adapter.options, file + within), 3);
+      EXPECT_EQ(peft_name(kPeftPrefix + file + within, config), kPeftPrefix + peft + within);
+    }
+    EXPECT_EQ(in_file_names(adapter, DecoderConfig()).tensors.begin()->first, file + within + ".lora_B.weight");
   }
-  config = {};
-  EXPECT_EQ(in_file_names(adapter, config).tensors.begin()->first,
-            "model.language_model.layers.1.mlp.up_proj.lora_B.weight");
 }
 
 }  // namespace

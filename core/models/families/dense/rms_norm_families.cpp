@@ -18,15 +18,6 @@ TensorNames vaultgemma_names() {
   return names;
 }
 
-TensorNames glm_names(bool norms_after) {
-  TensorNames names;
-  names.block.mlp.gate_up = "mlp.gate_up_proj";
-  if (!norms_after) return names;
-  names.block.post_attention_norm = "post_self_attn_layernorm";
-  names.block.post_mlp_norm = "post_mlp_layernorm";
-  return names;
-}
-
 TensorNames nanochat_names() {
   TensorNames names;
   names.embedding_norm = names.final_norm;  // without weight, as all its norms
@@ -158,13 +149,6 @@ std::vector<Family> rms_norm_families() {
        .window = 4096,
        .gguf = {.architecture = "qwen3", .config = gguf_attention_bias},
        .peft_targets = {"q_proj", "v_proj"}},
-      {.model_type = "qwen3_vl_text",
-       .architecture = "Qwen3VLTextModel",
-       .qk_norm = HeadNormKind::head,
-       .kv_heads = 32,
-       .head_size = 128,
-       .max_positions = 128000,
-       .rope_base = 500000},
       {.model_type = "gemma",
        .architecture = "GemmaForCausalLM",
        .pad_id = 0,
