@@ -68,6 +68,15 @@ def configs():
                           vision_config=siglip | dict(model_type="siglip2_vision_model", num_patches=4))
     yield "lfm3_vl", dict(text_config=TEXT | mixed | dict(model_type="lfm3"), projector_hidden_size=16, **started,
                           vision_config=siglip | dict(num_key_value_heads=1, layer_types=["full_attention"]))
+    compass = {kind: dict(rope_type="default", rope_theta=theta, mrope_section=[2, 1, 1]) for kind, theta in
+               (("sliding_attention", 1e4), ("full_attention", 5e4))}
+    yield "cohere_compass", dict(text_config=NO_HEAD_DIM | dict(sliding_window=8, pad_token_id=None, rope_parameters=compass, logit_scale=0.5,
+                                 layer_types=["sliding_attention", "sliding_attention", "full_attention"]), vision_config=deep, **started)
+    yield "lighton_ocr", dict(text_config=TEXT | dict(model_type="qwen3"), vision_config=pixtral, image_token_id=93)
+    delta = dict(model_type="qwen3_5_text", layer_types=["linear_attention", "linear_attention", "full_attention"], linear_num_key_heads=2,
+                 linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8, rms_norm_eps=1e-2)
+    for kind in ("minicpmv4_6", "minicpmv4_7"):
+        yield kind, dict(text_config=TEXT | delta, vision_config=siglip | dict(num_hidden_layers=2), insert_layer_id=0, image_token_id=93)
     exaone4 = TEXT | dict(model_type="exaone4", sliding_window=8, sliding_window_pattern=2)
     yield "exaone4_5", dict(text_config=exaone4, vision_config=qwen | dict(num_key_value_heads=1, fullatt_block_indexes=[0]), **ids)
     yield "mistral3", dict(text_config=TEXT | dict(model_type="mistral"), vision_config=pixtral, image_token_index=95)

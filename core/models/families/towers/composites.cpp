@@ -13,6 +13,7 @@ namespace {
 
 constexpr Composite kComposites[] = {
     {"apertus1p5", "Apertus1p5ForConditionalGeneration", "apertus1p5_text"},
+    {"cohere_compass", "CohereCompassForConditionalGeneration", "cohere_compass_text"},
     {"exaone4_5", "Exaone4_5_ForConditionalGeneration", "exaone4"},
     {"gemma3", "Gemma3ForConditionalGeneration", "gemma3_text",
      R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -30,10 +31,13 @@ constexpr Composite kComposites[] = {
     {"kimi_k25", "Kimi_K25ForConditionalGeneration", "deepseek_v3"},
     {.model_type = "lfm2_vl", .architecture = "Lfm2VlForConditionalGeneration", .text = "lfm2", .tied = true},
     {.model_type = "lfm3_vl", .architecture = "Lfm3VlForConditionalGeneration", .text = "lfm3", .tied = true},
+    {.model_type = "lighton_ocr", .architecture = "LightOnOcrForConditionalGeneration", .text = "qwen3", .tied = true},
     {.model_type = "llama4",
      .architecture = "Llama4ForConditionalGeneration",
      .text = "llama4_text",
      .text_adapters = true},
+    {"minicpmv4_6", "MiniCPMV4_6ForConditionalGeneration", "qwen3_5_text"},
+    {"minicpmv4_7", "MiniCPMV4_7ForConditionalGeneration", "qwen3_5_text"},
     {.model_type = "mistral3", .architecture = "Mistral3ForConditionalGeneration", .text = "mistral", .tied = true},
     {.model_type = "qwen2_5_vl",
      .architecture = "Qwen2_5_VLForConditionalGeneration",
@@ -108,13 +112,14 @@ void place_beside_towers(const nlohmann::json& whole, const Composite& composite
   if (composite.tied && files && !whole.contains("tie_word_embeddings") && !hold(config.names.head)) {
     config.tied_head = true;
   }
-  config.towers = {"model.vision_tower.",   "model.multi_modal_projector.",
-                   "model.visual.",         "model.vision_model.",
-                   "model.audio_tower.",    "model.embed_vision.",
-                   "model.embed_audio.",    "mtp.",
-                   "vision_tower.",         "mm_projector.",
-                   "model.mm_projector.",   "model.vision_tokenizer.",
-                   "model.audio_tokenizer."};
+  config.towers = {"model.vision_tower.",    "model.multi_modal_projector.",
+                   "model.visual.",          "model.vision_model.",
+                   "model.audio_tower.",     "model.embed_vision.",
+                   "model.embed_audio.",     "mtp.",
+                   "vision_tower.",          "mm_projector.",
+                   "model.mm_projector.",    "model.vision_tokenizer.",
+                   "model.audio_tokenizer.", "model.merger.",
+                   "model.vision_encoder.",  "model.vision_projection."};
 }
 
 }  // namespace nibble
