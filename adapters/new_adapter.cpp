@@ -70,7 +70,9 @@ std::unique_ptr<Adapter> NewAdapter::make(Linear& linear) {
   LowRankFactors start;
   if (takes_from_base(options_.init_lora_weights)) {
     const Tensor w = linear.weight().dequantize(0, linear.out_features(), pool);
-    start = initial_factors(options_, module, w, r, scaling, rank_.seed, pool);
+    // Of a device without bytes, as plans have it, values are none.
+    start = pool.device().has_bytes() ? initial_factors(options_, module, w, r, scaling, rank_.seed, pool)
+                                      : plain_start(linear, r);
     take_from_base(linear, start, scaling, pool);
     if (options_.pissa_iterations > 0) random_starts_[module] = {start.a.clone(pool), start.b.clone(pool)};
   } else if (options_.init_lora_weights == LoraInit::loftq) {

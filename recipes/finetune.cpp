@@ -21,20 +21,23 @@ void finetune(const Recipe& recipe, RankContext& rank, const Observer& observer)
 
   opened.open(run.dir(), options.settings);         // model, adapter, layout over ranks, reference
   const Objective& objective = opened.objective();  // the loss
-  Training training(run, opened.model(), opened.parallel(), opened.data(), objective, opened.recipe(),
-                    opened.tokenizer(), rank, observer, opened.value());
-  if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
-    rollouts->restore(run.state().rollouts);
-    const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_requested(); },
-                            [&run](std::string kept) { run.keep_rollouts(std::move(kept)); }};
-    training.set_before_step(
-        [rollouts, of_run](StepExecutor& executor, int64_t step) { return rollouts->prepare(step, executor, of_run); });
+  {                                                 // the optimizer, which writing the model does without
+    Training training(run, opened.model(), opened.parallel(), opened.data(), objective, opened.recipe(),
+                      opened.tokenizer(), rank, observer, opened.value());
+    if (Rollouts* rollouts = opened.rollouts()) {  // answers and rewards, with the model as it is
+      rollouts->restore(run.state().rollouts);
+      const RolloutRun of_run{run.dir() / "rollouts", [&run] { return run.stop_requested(); },
+                              [&run](std::string kept) { run.keep_rollouts(std::move(kept)); }};
+      training.set_before_step([rollouts, of_run](StepExecutor& executor, int64_t step) {
+        return rollouts->prepare(step, executor, of_run);
+      });
+    }
+    while (training.next_step()) {  // resumes where the checkpoint says
+      training.finish_step(train_step(training.executor(), training.microbatches(), objective, training.optimizer(),
+                                      training.options()));
+    }
+    training.finish();
   }
-  while (training.next_step()) {  // resumes where the checkpoint says
-    training.finish_step(
-        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
-  }
-  training.finish();
   opened.export_to(run.dir());  // read back, compared
 }
 

@@ -44,12 +44,14 @@ void pretrain(const Recipe& recipe, RankContext& rank, const Observer& observer)
   activations.apply(model);
   ParallelModel parallel = parallelize(model, true, parallel_options(recipe), mesh, rank);
   const NextToken objective;
-  Training training(run, model, parallel, data, objective, recipe, tokenizer.path(), rank, observer);
-  while (training.next_step()) {  // resumes where the checkpoint says
-    training.finish_step(
-        train_step(training.executor(), training.microbatches(), objective, training.optimizer(), training.options()));
+  {  // the optimizer, which writing the model does without
+    Training training(run, model, parallel, data, objective, recipe, tokenizer.path(), rank, observer);
+    while (training.next_step()) {  // resumes where the checkpoint says
+      training.finish_step(train_step(training.executor(), training.microbatches(), objective, training.optimizer(),
+                                      training.options()));
+    }
+    training.finish();
   }
-  training.finish();
   if (rank.comm.rank() == 0) tokenizer.keep();
   export_model(model, parallel, recipe.model.init, tokenizer.path(), recipe.data.chat_template, run.dir() / "model",
                rank);

@@ -1,6 +1,8 @@
 #include "nibble/adapters/peft/peft_directory.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -8,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/formatting/readable.h"
 #include "nibble/core/io/files/atomic_file.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/model_directory.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/safetensors/safetensors.h"
@@ -54,17 +57,30 @@ bool is_copy_in_wrapper(const std::string& name, const SafetensorsFile& file) {
   return at != std::string::npos && file.contains(std::string(name).erase(at, kSaved.size() - 1));
 }
 
+/// Gives the values of a mapped tensor from the first on, some at a time, whose pages are then released: what is only
+/// looked at does not count as this process's memory.
+void for_each_piece(const Tensor& mapped, const std::function<void(int64_t begin, const Tensor& piece)>& look) {
+  constexpr int64_t kValues = int64_t{1} << 20;
+  const Tensor flat = mapped.reshape({mapped.numel()});
+  for (int64_t begin = 0; begin < flat.numel(); begin += kValues) {
+    const Tensor piece = flat.rows(begin, std::min(flat.numel(), begin + kValues));
+    look(begin, piece);
+    release_pages(piece);
+  }
+}
+
 void check_values(const std::string& file, const std::string& name, const Tensor& tensor) {
   if (!is_float(tensor.dtype())) {
     throw InputError(file, name + " has element type " + std::string(dtype_name(tensor.dtype())),
                      "adapters are f32, bf16 or f16");
   }
-  MemoryPool pool;
-  const int64_t bad = ops::first_nonfinite(tensor.aligned() ? tensor : tensor.clone(pool));
-  if (bad >= 0) {
-    throw InputError(file, name + " has a value that is not finite at element " + std::to_string(bad),
+  for_each_piece(tensor, [&](int64_t begin, const Tensor& piece) {
+    MemoryPool pool;
+    const int64_t bad = ops::first_nonfinite(piece.aligned() ? piece : piece.clone(pool));
+    if (bad < 0) return;
+    throw InputError(file, name + " has a value that is not finite at element " + std::to_string(begin + bad),
                      "the training run that wrote it diverged; use an earlier checkpoint");
-  }
+  });
 }
 
 void check_pair(const std::string& file, const std::string& module, const Tensor& a, const Tensor& b) {
@@ -143,11 +159,16 @@ void compare(const PeftAdapter& written, const std::vector<PeftTensor>& tensors)
   for (const auto& [name, shape, pieces] : tensors) {
     const Tensor read = written.find(plain_name(name));
     if (!read || read.shape() != shape || read.dtype() != pieces.front().dtype()) differs(name);
-    const std::byte* bytes = read.raw();
+    int64_t at = 0;
     for (const Tensor& piece : pieces) {
       MemoryPool pool;
-      if (std::memcmp(bytes, piece.to(pool).raw(), piece.bytes()) != 0) differs(name);
-      bytes += piece.bytes();
+      const Tensor host = piece.to(pool);
+      const Tensor same = read.reshape({read.numel()}).rows(at, at + piece.numel());
+      for_each_piece(same, [&](int64_t begin, const Tensor& part) {
+        const std::byte* const expected = host.raw() + static_cast<size_t>(begin) * dtype_size(host.dtype());
+        if (std::memcmp(part.raw(), expected, part.bytes()) != 0) differs(name);
+      });
+      at += piece.numel();
     }
   }
   if (written.tensors.size() != tensors.size()) differs("the number of tensors");

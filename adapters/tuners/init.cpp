@@ -2,6 +2,7 @@
 
 #include "nibble/adapters/tuners/lora.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/columns.h"
 #include "nibble/core/ops/elementwise.h"
 #include "nibble/core/ops/gemm.h"
@@ -49,6 +50,7 @@ void take_from_base(Linear& linear, const LowRankFactors& factors, double scalin
   auto result = std::make_shared<Parameter>(*dense->parameter());
   result->value = Tensor::empty(pool, rest.shape(), dense->parameter()->value.dtype(), result->name);
   ops::cast(rest, result->value);
+  release_pages(dense->parameter()->value);
   linear.set_weight(std::make_unique<DenseWeight>(std::move(result), dense->transposed()));
 }
 

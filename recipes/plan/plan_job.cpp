@@ -204,6 +204,9 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
                     const std::shared_ptr<const StoredBase>& base) {
   std::optional<AdapterOptions> adapter;
   if (of) adapter = planned_adapter(*of);
+  if (of && of->path.empty() && takes_from_base(of->options.init_lora_weights)) {
+    adapter->init_lora_weights = of->options.init_lora_weights;  // its weights are copied
+  }
   return [adapter, base, pretrains = recipe.pretrains(), int8 = recipe.model.int8()](
              const DecoderConfig& config, LayerRange range, const LayerSharding* sharding,
              const ExpertExchange* experts, RankContext& rank) {

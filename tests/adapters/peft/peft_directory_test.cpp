@@ -104,6 +104,27 @@ TEST_F(PeftDirectoryTest, WhatIsWrittenReadsBackEqual) {
   write_peft_directory(root / "adapter", options, one_pair(), Replace::own);
 }
 
+// Bytes of files that are in this process's memory.
+int64_t mapped_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string key; status >> key;) {
+    int64_t kib = 0;
+    if (key == "RssFile:" && status >> kib) return kib << 10;
+  }
+  return -1;
+}
+
+// Trained tables are as large as the rest of a run together.
+TEST_F(PeftDirectoryTest, TensorsThatAreCheckedDoNotStayInMemory) {
+  const Tensor table = Tensor::zeros(pool, {int64_t{1} << 12, int64_t{1} << 11}, DType::f32);
+  const fs::path directory = make("a", {{"base_model.model.model.embed_tokens.weight", table}});
+  const int64_t before = mapped_bytes();
+  ASSERT_GE(before, 0);
+  const PeftAdapter adapter = read_peft_directory(directory);
+  EXPECT_LT(mapped_bytes() - before, static_cast<int64_t>(table.bytes()) / 2);
+  EXPECT_EQ(adapter.find("model.embed_tokens.weight").span<const float>().back(), 0);
+}
+
 TEST_F(PeftDirectoryTest, ACardLoadsTheBaseAsTheRunHeldIt) {
   AdapterOptions options;
   options.base_model = "meta/some-model";

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "nibble/core/comm/communicator.h"
+#include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/plan/plan_job.h"
@@ -41,6 +43,33 @@ TEST(PlannedData, AreAllThatARunHoldsOfThem) {
   for (const char* name : {"/p.jsonl.gz", "/p.jsonl.zst", "/p.parquet"}) {
     test::write_bytes(all + name, lines);
     EXPECT_GE(planned({{"train", all + name}}), 4 * std::ssize(lines)) << name;
+  }
+}
+
+// PiSSA and OLoRA take from the weights, which then are no file's: passes that recompute do not release them.
+TEST(PlannedAdapters, ThatTakeTheirStartFromTheBaseHaveCopiesOfIt) {
+  const auto held = [](const json& start) {
+    const json recipe = {{"model", {{"path", test::data_path("stories-llama").string()}}},
+                         {"adapter", {{"r", 2}, {"init_lora_weights", start}}},
+                         {"data", {{"train", "none"}}},
+                         {"output", {{"dir", "none"}}}};
+    const PlanJob job = plan_job(parse_recipe(recipe.dump(), "test"));
+    const MetaDevice device;
+    MemoryPool pool(0, device);
+    SelfComm comm;
+    RankContext rank{comm, pool, 1, 0};
+    Decoder model = job.make_model(job.model.config, {}, nullptr, nullptr, rank);
+    int64_t adapted = 0;
+    model.visit_linears([&](Linear& linear) {
+      if (linear.adapter()) adapted += static_cast<int64_t>(linear.weight().parameter()->value.bytes());
+    });
+    return std::pair(static_cast<int64_t>(pool.in_use()), adapted);
+  };
+  const auto [plain, none] = held(true);
+  for (const char* start : {"pissa", "olora"}) {
+    const auto [copied, adapted] = held(start);
+    EXPECT_GE(copied - plain, adapted) << start;
+    EXPECT_LE(copied - plain, adapted + adapted / 8) << start;
   }
 }
 
