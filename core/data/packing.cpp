@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kOrderPurpose = 0x6f726472;     // "ordr": samples
 constexpr uint32_t kSequencePurpose = 0x73657173;  // "seqs": packed sequences
 constexpr uint32_t kWeightPurpose = 0x77656967;    // "weig": which samples a broken weight takes
+constexpr uint32_t kFractionPurpose = 0x66726163;  // "frac": whether one more where it takes no whole number
 
 constexpr uint32_t kNone = UINT32_MAX;
 
@@ -57,12 +58,16 @@ class Lengths {
 };
 
 // How often each sample (or group) of source s is taken: floor(weight) times, and the keyed share of the rest once
-// more. firsts: the samples that open a group; empty: all, [begin, end) counts them.
+// more: where that is no whole number, one more as often as epochs need to have the share on average. firsts: the
+// samples that open a group; empty: all, [begin, end) counts them.
 void add_copies(LargeArray<uint32_t>& order, const Dataset& dataset, const LargeArray<uint32_t>& firsts, size_t s,
                 uint32_t begin, uint32_t end, uint64_t seed, uint64_t epoch) {
   const double weight = dataset.weights()[s], whole = std::floor(weight);
   const uint64_t count = end - begin;
-  const auto rest = static_cast<uint64_t>(std::llround((weight - whole) * static_cast<double>(count)));
+  const double share = (weight - whole) * static_cast<double>(count);
+  auto rest = static_cast<uint64_t>(share);
+  PhiloxStream stream(seed, kFractionPurpose, (epoch << 16) | s);
+  if (stream.next_uniform_double() < share - static_cast<double>(rest)) ++rest;
   LargeArray<uint8_t> once_more(dataset.scratch(), rest == 0 ? 0 : count);
   if (rest > 0) {
     const auto drawn = keyed_permutation(count, seed, kWeightPurpose, (epoch << 16) | s, dataset.scratch());

@@ -188,6 +188,23 @@ TEST(Packing, WeightsRepeatAndDrawSamples) {
   EXPECT_NE(first, second);
 }
 
+TEST(Packing, WeightsTakeTheirShareOverEpochsWhereItIsNoWholeNumberOfSamples) {
+  Files files;
+  const std::string a = files.write("a.jsonl", completions());
+  const auto taken = [&](double weight, int64_t epochs) {
+    const Dataset dataset = Dataset::load({{a, 1.0}, {a, weight}}, {}, test::byte_encoder());
+    int64_t sum = 0;
+    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+      sum += plan_epoch(dataset, {.pack = false, .seed = 3}, static_cast<uint64_t>(epoch)).size() - 300;
+    }
+    return sum;
+  };
+  // Of 300 samples; 4 standard deviations of so many draws.
+  EXPECT_NEAR(static_cast<double>(taken(0.2 / 300, 1000)), 200, 51);
+  EXPECT_NEAR(static_cast<double>(taken(2.3 / 300, 1000)), 2300, 58);
+  EXPECT_EQ(taken(3.0 / 300, 50), 150);
+}
+
 // XXH3-128 of all that a plan says.
 std::string digest(const EpochPlan& plan) {
   Hasher hasher;
