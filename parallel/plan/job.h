@@ -57,7 +57,8 @@ struct PlannedBlock {
   /// there are. Empty: they are given.
   std::function<double(const Decoder& model, StepExecutor& executor, const std::function<bool()>& go_on)> draw = {};
   double share = 1;  ///< of the blocks, that are drawn so; the teacher draws the others,
-  std::function<void(Decoder& teacher, RankContext& rank)> draw_by_teacher = {};  ///< or (empty) nobody
+  std::function<void(Decoder& teacher, StepExecutor& executor)> draw_by_teacher = {};  ///< or (empty) nobody
+  int64_t longest = 0;  ///< tokens of a prompt and its answer
   /// The models whose score heads are rewards, on the rank that asks for rewards.
   std::vector<std::function<Decoder(RankContext& rank)>> scorers = {};
   /// Scores, and log-probabilities that the objective compares. value: PPO's value model, or null. reference: where it

@@ -13,6 +13,7 @@
 #include "nibble/parallel/experts/expert_parallel.h"
 #include "nibble/parallel/parallelize.h"
 #include "nibble/parallel/pipeline/pipelined_executor.h"
+#include "nibble/parallel/plan/sampled_drawing.h"
 #include "nibble/parallel/tensor/tensor_parallel.h"
 
 namespace nibble::detail {
@@ -284,12 +285,29 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
       ++run.costs.draw_passes;
       return true;
     };
-    const double drawn = job.block.draw ? job.block.draw(model, *executor, go_on) : 1;
-    const StepCost drawing = moments.take();
+    const auto sampled = [&](StepExecutor& by, Decoder& of) {
+      const auto look_up = [&](const Batch& batch) {
+        const bool releases = &of == &model && stage.recomputed > 0 && batch.ids.numel() >= kMinTokensToUnmap;
+        of.visit_embeddings([&](Embedding& one) {
+          const Tensor& table = one.table().value;
+          if (!releases && table.has_bytes()) device.use_rows(table, batch.ids.numel());
+        });
+      };
+      return SampledDrawing(
+          by, job.block.longest, [&] { return moments.take(); }, look_up);
+    };
+    SampledDrawing by_model = sampled(*executor, model);
+    const double drawn = job.block.draw ? job.block.draw(model, by_model, go_on) : 1;
+    const StepCost drawing = by_model.cost();
     run.costs.draw_flops = job.block.share * drawn * drawing.flops;
     run.costs.draw_passes *= job.block.share * drawn;
-    if (teacher && job.block.draw_by_teacher) job.block.draw_by_teacher(*teacher, rank);
-    const double by_teacher = (1 - job.block.share) * drawn * moments.take().flops;
+    double by_teacher = 0;
+    if (teacher && job.block.draw_by_teacher) {
+      LocalExecutor alone(*teacher, rank);
+      SampledDrawing by_it = sampled(alone, *teacher);
+      job.block.draw_by_teacher(*teacher, by_it);
+      by_teacher = (1 - job.block.share) * drawn * by_it.cost().flops;
+    }
     const bool asks = stage.layers.begin == 0 && stage.shard == 0;
     if (asks && scorers.empty()) {
       for (const auto& make : job.block.scorers) scorers.push_back(make(rank));

@@ -116,6 +116,7 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
   const int64_t answers = recipe.train.microbatch_size * recipe.train.accumulate;
   PlannedBlock block;
   block.steps = steps_per_block(recipe.objective);
+  block.longest = std::ssize(prompt) + answer;
   if (rollout.file.empty()) {
     block.share = recipe.objective.lmbda;
     const auto draw = [recipe, prompt, answers](const Decoder& model, StepExecutor& executor, int64_t ranks,
@@ -137,8 +138,7 @@ PlannedBlock planned_block(const Recipe& recipe, const DecoderConfig& config) {
     };
     const int64_t ranks = recipe.parallel.replicate * recipe.parallel.shard;
     if (recipe.objective.seq_kd) {
-      block.draw_by_teacher = [draw, ranks](Decoder& teacher, RankContext& rank) {
-        LocalExecutor executor(teacher, rank);
+      block.draw_by_teacher = [draw, ranks](Decoder& teacher, StepExecutor& executor) {
         draw(teacher, executor, std::max<int64_t>(1, ranks), [] { return true; });
       };
     }

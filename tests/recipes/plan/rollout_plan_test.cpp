@@ -10,6 +10,7 @@
 #include "nibble/core/ops/meta/meta_device.h"
 #include "nibble/parallel/plan/machine_time.h"
 #include "nibble/parallel/plan/memory.h"
+#include "nibble/parallel/plan/sampled_drawing.h"
 #include "nibble/recipes/plan/plan.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/reinforcement/block.h"
@@ -67,6 +68,56 @@ TEST(RolloutPlan, ABlockWithoutBytesTakesTheMemoryOfTheRealOne) {
     EXPECT_EQ(there.peak, here.peak) << objective;
     EXPECT_EQ(there.passes, here.passes) << objective;
     EXPECT_GE(there.passes, 40) << objective;
+  }
+}
+
+// Counts what is given to an executor that runs all passes, and to one that runs some.
+TEST(RolloutPlan, APlanOfSomePassesHasTheMemoryAndTheCostsOfAll) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  json shape = json::parse(kModel);
+  shape["max_position_embeddings"] = 1024;
+  const DecoderConfig config = parse_decoder_config(shape.dump(), "test");
+  for (const int64_t prompts : {3, 1}) {
+    json asked = rollout_recipe(directory / "model", {{"type", "grpo"}}, 900);
+    asked["data"]["max_length"] = 1000;
+    asked["train"]["accumulate"] = prompts;
+    const PlannedBlock block = planned_block(parse_recipe(asked.dump(), "test"), config);
+    struct Drawing {
+      double flops = 0;
+      size_t peak = 0;
+      int64_t passes = 0, layers = 0;
+    };
+    const auto draw = [&](bool some) {
+      const MetaDevice device;
+      MemoryPool pool(0, device);
+      LocalRank local(1);
+      RankContext rank{local.context().comm, pool, 1, 3};
+      Decoder model = random_decoder(config, 1, rank);
+      LocalExecutor executor(model, rank);
+      double before = device.total().flops;
+      const auto take = [&] {
+        StepCost cost;
+        cost.flops = device.total().flops - std::exchange(before, device.total().flops);
+        return cost;
+      };
+      Drawing drawn;
+      const auto count = [&](const Batch&) { --drawn.layers; };
+      detail::SampledDrawing sampled(executor, block.longest, take, count);
+      block.draw(model, some ? static_cast<StepExecutor&>(sampled) : executor, [&] {
+        ++drawn.layers;
+        return ++drawn.passes > 0;
+      });
+      drawn.flops = some ? sampled.cost().flops : take().flops;
+      drawn.peak = pool.peak();
+      return drawn;
+    };
+    const Drawing all = draw(false), some = draw(true);
+    EXPECT_EQ(some.flops, all.flops);
+    EXPECT_EQ(some.peak, all.peak);
+    EXPECT_EQ(some.passes, all.passes);
+    EXPECT_LT(some.layers, 120);  // that were run
+    EXPECT_GT(all.layers, 900);
   }
 }
 
