@@ -25,7 +25,7 @@ using nlohmann::json;
 struct TokenizeOptions {
   std::string model, text, file, jsonl, decode_ids;
   bool no_special = false, skip_special = false, as_json = false, decode = false;
-  std::vector<Argument> of_ids, of_text, of_one;  // flags for --decode, for text, and for one text or list of ids
+  std::vector<Argument> of_ids, of_text;  // flags for --decode, and for text
 };
 
 constexpr size_t kMaxTextFile = size_t{1} << 30;
@@ -81,7 +81,6 @@ void run(const TokenizeOptions& options) {
     throw UsageError("--decode needs ids", "give --decode 1,2,3 or --jsonl FILE");
   if (!options.decode) refuse_given(options.of_ids, "without --decode", "add it, or leave this out: it is for ids");
   if (options.decode) refuse_given(options.of_text, "with --decode", "leave it out: it is for text");
-  if (!options.jsonl.empty()) refuse_given(options.of_one, "with --jsonl", "leave it out: every line out is JSON");
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
   if (!options.jsonl.empty()) {
     run_lines(options, *tokenizer);
@@ -116,7 +115,7 @@ void add_tokenize_command(Command& nibble) {
   const Argument decode =
       command.option("--decode", options->decode_ids, "comma-separated ids to decode").value_optional("IDS");
   options->of_ids = {command.flag("--skip-special", options->skip_special, "leave special tokens out of decoded text")};
-  options->of_one = {command.flag("--json", options->as_json, "print one JSON object")};
+  command.flag("--json", options->as_json, "print one JSON object; lines of --jsonl are JSON without");
   command.footer("Example: nibble tokenize --model DIR --text 'Hello world' --json");
   command.run([options, decode] {
     options->decode = decode.given();

@@ -81,9 +81,11 @@ Argument& Argument::value_optional(const std::string& name) {
 
 bool Argument::given() const { return option_->count() > 0; }
 
+std::string Argument::name() const { return option_->get_name(); }
+
 void refuse_given(const std::vector<Argument>& arguments, const std::string& where, const std::string& remedy) {
   const auto found = std::ranges::find_if(arguments, &Argument::given);
-  if (found != arguments.end()) throw UsageError(found->option_->get_name() + " " + where, remedy);
+  if (found != arguments.end()) throw UsageError(found->name() + " " + where, remedy);
 }
 
 Command Command::subcommand(const std::string& name, const std::string& about) {

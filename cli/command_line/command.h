@@ -38,10 +38,11 @@ class Argument {
 
   /// Whether the command line has it. Valid once the command runs.
   bool given() const;
+  /// As it is given: "--name".
+  std::string name() const;
 
  private:
   friend class Command;
-  friend void refuse_given(const std::vector<Argument>& arguments, const std::string& where, const std::string& remedy);
   CLI::Option* option_;
 };
 

@@ -1,5 +1,7 @@
 #include "nibble/cli/command_line/sampling_flags.h"
 
+#include "nibble/cli/printing/say.h"
+
 namespace nibble::cli {
 
 std::vector<Argument> add_sampling_flags(Command& command, GenerateOptions& options) {
@@ -15,7 +17,9 @@ std::vector<Argument> add_sampling_flags(Command& command, GenerateOptions& opti
 void check_sampling(const SamplingOptions& options, const std::vector<Argument>& of_draws) {
   check(options);
   if (options.temperature > 0) return;
-  refuse_given(of_draws, "at temperature 0", "give a --temperature above 0, or leave it out: nothing is drawn");
+  for (const Argument& argument : of_draws) {
+    if (argument.given()) say(stderr, "note: " + argument.name() + " has no effect at temperature 0: nothing is drawn");
+  }
 }
 
 }  // namespace nibble::cli
