@@ -160,6 +160,62 @@ TEST(LoadBesideAVisionTower, KimiK25IsFoundUnderBothItsNames) {
   }
 }
 
+TEST(LoadBesideAVisionTower, Qwen25VlIsFoundAsPublished) {
+  const std::string text = R"("hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "vocab_size": 11,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+      "initializer_range": 0.2)";
+  Rank rank;
+  Decoder decoder =
+      random_decoder(parse_decoder_config(R"({"model_type": "qwen2", )" + text + "}", "test"), 5, rank.context());
+  const TemporaryDirectory directory;
+  write_bytes(directory / "config.json", R"({"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 7},
+      "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}, )" +
+                                             text + "}");
+  std::vector<std::pair<std::string, Tensor>> tensors;
+  for (const NamedTensor& tensor : state_dict(decoder)) tensors.emplace_back(tensor.name, tensor.value);
+  tensors.emplace_back("visual.merger.ln_q.weight", Tensor::zeros(rank.context().pool, {4}, DType::f32));
+  write_safetensors(directory / "model.safetensors", tensors);
+  const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
+  const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+  Decoder loaded = load_decoder(directory.path(), rank.context());
+  EXPECT_EQ(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step()));
+  EXPECT_EQ(loaded.config().adapter_prefix, "model.language_model.");
+  EXPECT_TRUE(CheckpointDir(directory.path()).contains("model.visual.merger.ln_q.weight"));
+}
+
+// As Transformers 5 saves them, and with every matrix transposed, as published.
+TEST(LoadBesideAVisionTower, ExpertsOfQwen3VlLieEitherWay) {
+  const std::string config = R"({"model_type": "qwen3_vl_moe", "text_config": {"hidden_size": 16, "vocab_size": 11,
+      "intermediate_size": 24, "moe_intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "num_experts": 3, "num_experts_per_tok": 2, "initializer_range": 0.2}})";
+  Rank rank;
+  Decoder decoder = random_decoder(parse_decoder_config(config, "test"), 5, rank.context());
+  const Sample sample{.ids = {3, 1, 4, 1, 5}, .labels = {}};
+  const Batch batch = make_batch({&sample, 1}, rank.context().pool);
+  const TemporaryDirectory directory;
+  write_bytes(directory / "config.json", config);
+  for (const bool published : {false, true}) {
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    for (const NamedTensor& tensor : state_dict(decoder)) {
+      Tensor value = tensor.value;
+      if (published && value.rank() == 3) {
+        const int64_t experts = value.dim(0), out = value.dim(1), in = value.dim(2);
+        value = Tensor::empty(rank.context().pool, {experts, in, out}, DType::f32);
+        for (int64_t i = 0; i < value.numel(); ++i) {
+          const int64_t e = i / (out * in), row = i / out % in, column = i % out;
+          value.data<float>()[i] = tensor.value.data<const float>()[(e * out + column) * in + row];
+        }
+      }
+      tensors.emplace_back(tensor.name, value);
+    }
+    write_safetensors(directory / "model.safetensors", tensors);
+    Decoder loaded = load_decoder(directory.path(), rank.context());
+    EXPECT_EQ(loaded.config().experts.value().transposed, published);
+    EXPECT_LE(largest_difference(all_logits(loaded, batch, rank.step()), all_logits(decoder, batch, rank.step())),
+              1e-5);
+  }
+}
+
 // "model.layers.0.block_sparse_moe.experts.1.w3.weight" of Mixtral is in "model.layers.0.mlp.experts.gate_up_proj".
 TEST(LoadExperts, LieAsInFilesOrAsInTransformersModules) {
   Rank rank;
