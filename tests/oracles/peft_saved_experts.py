@@ -34,7 +34,7 @@ import model_types
 # mixtures whose experts Transformers computes at all
 TYPES = """mixtral qwen2_moe qwen3_moe olmoe granitemoe granitemoeshared granitemoe_swa phimoe hunyuan_v1_moe
 cohere2_moe mellum aria_text glm4_moe ernie4_5_moe minimax_m2 afmoe dots1 solar_open exaone_moe hy_v3 laguna kolibri1
-gpt_oss mimo_v2_flash flint deepseek_v3 deepseek_v2 glm4_moe_lite axk1 flex_olmo qwen3_5_moe_text qwen3_next
+gpt_oss mimo_v2_flash flint deepseek_v3 deepseek_v2 glm4_moe_lite mistral4 axk1 flex_olmo qwen3_5_moe_text qwen3_next
 nemotron_h+latent lfm2_moe kimi_linear bailing_hybrid llama4_text jamba sarvam_mla sarvam_moe lara_mini""".split()
 ENTRIES = ("experts", "gate", "router", "mlp", "block_sparse_moe", "feed_forward")
 COMMITTED = dict(mixtral=["mlp"], qwen2_moe=["experts", "gate"], granitemoeshared=["experts", "router"],
@@ -51,8 +51,8 @@ def logits_of(model, ids):
 
 def write_base(kind, folder, **own):
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(model_types.config_of(kind, small=True, **own),
-                                                          attn_implementation="eager")
+    model = model_types.auto_class(kind).from_config(model_types.config_of(kind, small=True, **own),
+                                                     attn_implementation="eager")
     families.randomize(model, 1)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -60,7 +60,8 @@ def write_base(kind, folder, **own):
 
 
 def load(folder):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    model, info = model_types.auto_class(kind).from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
     problems = {key: value for key, value in info.items() if value and key != "error_msgs"}
     assert not problems, problems
