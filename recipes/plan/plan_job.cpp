@@ -249,10 +249,13 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   }
   if (recipe.objective.type == ObjectiveType::ppo) {
     const ModelRecipe value = value_base(recipe);
-    const auto stored = std::make_shared<const StoredBase>(value, model_config(value), look);
-    job.make_value = [make = maker_of(recipe, value_adapter(recipe), stored)](
-                         const DecoderConfig& policy, LayerRange range, const LayerSharding* sharding,
-                         const ExpertExchange* experts, RankContext& rank) {
+    const DecoderConfig valued = model_config(value);
+    std::optional<AdapterRecipe> adapter = value_adapter(asked);  // which has rows of its own, and no head
+    if (adapter) adapter = with_added_tokens(*adapter, valued, config.vocab_size);
+    const auto stored = std::make_shared<const StoredBase>(value, valued, look);
+    job.make_value = [make = maker_of(recipe, adapter, stored)](const DecoderConfig& policy, LayerRange range,
+                                                                const LayerSharding* sharding,
+                                                                const ExpertExchange* experts, RankContext& rank) {
       return make(with_score_head(policy, 1, false), range, sharding, experts, rank);
     };
   }

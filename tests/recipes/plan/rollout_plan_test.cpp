@@ -121,6 +121,32 @@ TEST(RolloutPlan, APlanOfSomePassesHasTheMemoryAndTheCostsOfAll) {
   }
 }
 
+// Of tokens that were added to the tokenizer the value model has rows too, and no head that could.
+TEST(RolloutPlan, ValueModelsHaveRowsOfAddedTokens) {
+  TemporaryDirectory directory;
+  std::filesystem::create_directories(directory / "model");
+  std::ofstream(directory / "model" / "config.json") << kModel;
+  json vocabulary;
+  for (int i = 0; i < 99; ++i) vocabulary["w" + std::to_string(i)] = i;
+  std::ofstream(directory / "tokenizer.json")
+      << json{{"model", {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "w0"}}}};
+  json asked = rollout_recipe(directory / "model", {{"type", "ppo"}, {"reference", "initial"}}, 40);
+  asked["model"]["tokenizer"] = (directory / "tokenizer.json").string();
+  asked["rollout"]["completions"] = 1;
+  const PlanJob job = plan_job(parse_recipe(asked.dump(), "test"));
+  ASSERT_EQ(job.model.config.vocab_size, 99);
+  const MetaDevice device;
+  MemoryPool pool(0, device);
+  LocalRank local(1);
+  RankContext rank{local.context().comm, pool, 1, 3};
+  Decoder value = job.make_value(job.model.config, {}, nullptr, nullptr, rank);
+  int64_t rows = 0;
+  value.visit([&](const Parameter& parameter) {
+    if (parameter.trainable && parameter.value.shape() == Shape{2, 32}) rows += 2;
+  });
+  EXPECT_EQ(rows, 2);
+}
+
 // Beyond which a run would refuse to write.
 TEST(RolloutPlan, AnswersEndWithThePositionsOfTheModel) {
   TemporaryDirectory directory;
