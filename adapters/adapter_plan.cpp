@@ -84,6 +84,12 @@ std::string own_entry_note(const std::string& entry, const FullyTrained& trained
          module_of(peft_tensor(first->first, config)) + " there and may not read what is trained so";
 }
 
+/// Whether values of the base itself change, so that switching the adapter off does not give the base.
+bool replaces_weights(const AdapterOptions& options) {
+  return !options.modules_to_save.empty() || options.bias != BiasTraining::none ||
+         takes_from_base(options.init_lora_weights);
+}
+
 /// The names of the whole model, and what is decided by them alone.
 class Planner {
  public:
@@ -95,6 +101,7 @@ class Planner {
     model_.visit_linears([&](Linear& linear) { plan_.linears.push_back(linear.name()); });
     model_.visit_embeddings([&](Embedding& embedding) { embeddings_.push_back(embedding.name()); });
     plan_.vocab_size = config.vocab_size;
+    plan_.base_changed = replaces_weights(options);
     if (split.tensor) refuse_shards(options);
   }
 
@@ -318,6 +325,7 @@ AdapterPlan plan_adapter(const DecoderConfig& config, const PeftAdapter& asked, 
   DecoderConfig grown = config;
   grown.vocab_size = rows_needed(adapter, config);
   Planner planner(grown, adapter.options, split, &adapter);
+  planner.plan().base_changed |= grown.vocab_size != config.vocab_size;
   planner.set_modules(stored_modules(adapter, planner));
   check_complete(adapter, planner.plan(), grown);
   set_tables(adapter, planner);

@@ -32,6 +32,7 @@ struct AdapterPlan {
   std::vector<std::pair<std::string, std::string>> tables;
   std::vector<std::string> notes;  ///< what of a mixture is adapted; entries, tensors and modules that fit nothing
   int64_t vocab_size = 0;          ///< of the model beside the adapter, which may have more rows
+  bool base_changed = false;       ///< see AttachedAdapter, where the values of `tables` count too
 };
 
 /// A new adapter on a model of this config. Throws UsageError for options that select nothing, exclude each other or

@@ -31,12 +31,6 @@ void refuse_second_adapter(Layer& layer) {
 /// Not of an expert on another rank; adapters on tensors of all experts belong to those that are here.
 bool is_here(Linear& linear) { return !linear.weight().storage().empty(); }
 
-/// Whether values of the base itself change, so that switching the adapter off does not give the base.
-bool replaces_weights(const AdapterOptions& options) {
-  return !options.modules_to_save.empty() || options.bias != BiasTraining::none ||
-         takes_from_base(options.init_lora_weights);
-}
-
 /// PEFT sets fan_in_fan_out where it finds a Conv1D.
 bool adapts_conv1d(const DecoderConfig& config, const AdapterPlan& plan) {
   const auto adapted = [&](const std::string& linear) {
@@ -66,7 +60,7 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
   const DecoderConfig& config = decoder.config();
   const AdapterOptions options = translate_for_experts(in_file_names(asked, config), config);
   const AdapterPlan plan = plan_adapter(config, options, split_of(decoder));
-  AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, {}, replaces_weights(options)};
+  AttachedAdapter attached{options, plan.modules, plan.parameters, plan.notes, {}, {}, plan.base_changed};
   attached.options.fan_in_fan_out = adapts_conv1d(config, plan);
   const bool by_default = options.target_modules.empty() && options.target_parameters.empty();
   if (by_default || options.target_modules.all_linear()) {
@@ -102,11 +96,9 @@ AttachedAdapter attach_adapter(Decoder& decoder, const AdapterOptions& asked, Ra
 AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool trainable, RankContext& rank) {
   const PeftAdapter adapter = in_file_names(asked, decoder.config());
   const AdapterPlan plan = plan_adapter(decoder.config(), adapter, split_of(decoder));
-  AttachedAdapter attached{
-      adapter.options, plan.modules, plan.parameters, {}, {}, {}, replaces_weights(adapter.options)};
+  AttachedAdapter attached{adapter.options, plan.modules, plan.parameters, {}, {}, {}, plan.base_changed};
   attached.options.fan_in_fan_out = adapts_conv1d(decoder.config(), plan);
   attached.options.pissa_iterations = 0;  // see StoredAdapter::check_start
-  const int64_t vocabulary = decoder.config().vocab_size;
   const std::set<std::string> chosen(plan.modules.begin(), plan.modules.end());
   StoredAdapter stored(adapter, trainable, rank);
   ExpertLoras experts(decoder.config(), adapter.options, plan.parameters, &adapter, trainable, rank);
@@ -119,7 +111,6 @@ AttachedAdapter load_adapter(Decoder& decoder, const PeftAdapter& asked, bool tr
     attached.base_changed = true;
   }
   attached.notes.insert(attached.notes.end(), plan.notes.begin(), plan.notes.end());
-  attached.base_changed |= decoder.config().vocab_size != vocabulary;
   decoder.visit_embeddings([&](Embedding& embedding) {
     refuse_second_adapter(embedding);
     if (chosen.contains(embedding.name())) embedding.set_adapter(stored.make(embedding));

@@ -25,7 +25,6 @@ struct ExportFlags {
   std::string format = "gguf";
   bool no_tokenizer = false, json = false;
   std::function<bool()> has_type;
-  std::vector<Argument> of_models;
 };
 
 void run(ExportFlags flags) {
@@ -33,9 +32,6 @@ void run(ExportFlags flags) {
   flags.request.tokenizer = !flags.no_tokenizer;
   if (flags.request.adapter_only && flags.request.adapter.empty()) {
     throw UsageError("--adapter-only without --adapter", "name the adapter");
-  }
-  if (flags.request.adapter_only) {
-    refuse_given(flags.of_models, "with --adapter-only", "leave it out: an adapter's file has no tokenizer");
   }
   if (flags.request.adapter_only && !flags.request.modelfile.empty()) {
     throw UsageError("--modelfile with --adapter-only", "export the merged model: without --adapter-only");
@@ -94,7 +90,7 @@ void add_export_command(Command& nibble) {
           .shows_default();
   command.option("--modelfile", request.modelfile,
                  "Also write this file for Ollama: template, ends of answers, sampling (ollama create NAME -f FILE)");
-  flags->of_models = {command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out")};
+  command.flag("--no-tokenizer", flags->no_tokenizer, "Leave the tokenizer out");
   command.force_flag(request.replace, "a GGUF file");
   command.flag("--json", flags->json, "One JSON object on stdout");
   command.footer(

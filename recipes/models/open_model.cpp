@@ -282,6 +282,7 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
     check_continued(adapter, stored, base);
     options = stored.options;
   }
+  check_reference(recipe.objective, plan.base_changed);
   if (recipe.parallel.experts == 1) return plan;
   check_spread_experts(config, plan, options);
   if (recipe.optimizer.type == OptimizerKind::adamw8bit) {
@@ -289,6 +290,14 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                         [&](const std::string& parameter) { return plan.fully_trained.contains(parameter); });
   }
   return plan;
+}
+
+void check_reference(const ObjectiveOptions& objective, bool base_changed) {
+  if (!base_changed || !has_reference(objective) || objective.reference != "adapter_off") return;
+  throw UsageError(
+      "the base is not what it was once the adapter is on it (modules_to_save, biases, tokens of a continued adapter, "
+      "or a start that is taken from its weights)",
+      "set objective.reference to initial, or to the model's directory", "objective.reference");
 }
 
 ModelRecipe teacher_of(const Recipe& recipe) {

@@ -48,6 +48,9 @@ void check_experts(const Recipe& recipe, const DecoderConfig& config);
 /// ranks' layout has no place for, before any weight is read.
 std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig config, int64_t rows);
 
+/// Throws UsageError where objective.reference is the model without its adapter and `base_changed` (AttachedAdapter).
+void check_reference(const ObjectiveOptions& objective, bool base_changed);
+
 /// The teacher of a recipe that distills, as open_base takes it: in 4 bits where its files are, or else as they are.
 ModelRecipe teacher_of(const Recipe& recipe);
 /// Throws InputError for a teacher, or a model that objective.reference names, whose vocabulary is not that of the

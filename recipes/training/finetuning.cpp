@@ -115,13 +115,7 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
 
   const ObjectiveOptions& objective = recipe_.objective;
   const bool compares = has_reference(objective), off = compares && objective.reference == "adapter_off";
-  if (off && adapter_->base_changed) {
-    throw UsageError(
-        "the base is not what it was once the adapter is on it (modules_to_save, biases, tokens of a continued "
-        "adapter, "
-        "or a start that is taken from its weights)",
-        "set objective.reference to initial, or to the model's directory", "objective.reference");
-  }
+  if (off) check_reference(objective, adapter_->base_changed);
   if (objective.type == ObjectiveType::ppo) {
     value_.emplace(planned_, rows_, mesh_, activations_, rank_, observer_);
   }

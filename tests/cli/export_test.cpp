@@ -49,8 +49,6 @@ TEST_F(Export, AnAdapterByItselfHasNoOtherType) {
 TEST_F(Export, OptionsThatNothingWouldLookAtAreRefused) {
   const std::string adapter = "--adapter run/adapter --weight 1 ", combine = "combine --out c " + adapter + adapter;
   const std::pair<std::string, std::string> cases[] = {
-      {"export --model wide --adapter run/adapter --adapter-only --no-tokenizer --out o.gguf",
-       "--no-tokenizer with --adapter-only; leave it out: an adapter's file has no tokenizer"},
       {combine + "--method cat --majority-sign total",
        "--majority-sign with --method cat; leave it out: it is for ties"},
       {combine + "--method dare_linear --density 0.5 --majority-sign frequency",

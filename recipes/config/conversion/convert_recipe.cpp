@@ -134,9 +134,7 @@ void Converter::convert_data() {
   if (!data.format.empty()) set("datasets.type", "data.format", data.format);
   if (!data.fields.empty()) set("datasets", "data.fields", data.fields);
   if (data.on_prompt) set("datasets.train_on_inputs", "data.train_on_prompt", *data.on_prompt);
-  const auto one_or_all = [](const std::vector<std::string>& files) {
-    return files.size() == 1 ? Json(files.front()) : Json(files);
-  };
+  const auto one_or_all = [](const auto& files) { return files.size() == 1 ? Json(files.front()) : Json(files); };
   if (!data.train.empty()) set("datasets", "data.train", one_or_all(data.train));
   if (data.train.empty()) note("data.train", "is missing: name the data files");
   if (!data.eval.empty() && !has_prompts()) set("eval_dataset", "data.eval", one_or_all(data.eval));

@@ -55,6 +55,27 @@ TEST(PlannedAdapter, BiasOfBThatNoMergeCouldKeepIsRefusedBeforeTraining) {
   EXPECT_NE(refusal_of(adapter, true).find("model.layers.0.mlp.down_proj, which has no bias"), std::string::npos);
 }
 
+TEST(PlannedAdapter, AReferenceWithoutTheAdapterNeedsABaseThatStaysAsItIs) {
+  const auto recipe = [](const json& adapter, const json& objective) {
+    Recipe with = recipe_with(adapter);
+    with.objective.type = ObjectiveType::dpo;
+    with.objective.reference = objective;
+    return with;
+  };
+  const json plain = {{"target_modules", {"q_proj"}}};
+  for (const auto& [key, value] : {std::pair<const char*, json>{"modules_to_save", {"embed_tokens"}},
+                                   {"bias", "lora_only"},
+                                   {"init_lora_weights", "pissa"}}) {
+    json adapter = plain;
+    adapter[key] = value;
+    const auto plan = [&](const char* reference) { plan_adapter(recipe(adapter, reference), config_with(true), 100); };
+    EXPECT_NE(test::error_of<UsageError>([&] { plan("adapter_off"); }).find("objective.reference: the base is not"),
+              std::string::npos);
+    plan("initial");
+  }
+  EXPECT_TRUE(plan_adapter(recipe(plain, "adapter_off"), config_with(true), 100));
+}
+
 // Threads are the process's: what only looks at names must not take those that training has.
 TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
   const int before = threads();
