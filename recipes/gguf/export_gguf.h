@@ -31,16 +31,16 @@ struct GgufReport {
   int64_t tensors = 0;
   uint64_t bytes = 0;
   GgufFallbacks fallbacks;
-  /// What llama.cpp leaves out: steps of the tokenizer, so that it gives some texts other ids, and of rope
+  /// What llama.cpp leaves out: steps of the tokenizer, so that it gives some texts other ids, and of rope; templates
+  /// whose names are taken there
   std::vector<std::string> left_out;
   bool has_tokenizer = false;
 };
 
 /// Writes the file, tensor by tensor. A 4-bit base is dequantized (but MXFP4 is kept in all types except f32, unless an
-/// adapter changes it), an adapter merged in f32, block of rows by block of
-/// rows. Throws UsageError for a type, a family or a
-/// tokenizer that llama.cpp does not know, and for adapters with parts that its adapters cannot have; InputError,
-/// IoError as the readers and writers.
+/// adapter changes it), an adapter merged in f32, block of rows by block of rows. Throws UsageError for a type, a
+/// family or a tokenizer that llama.cpp does not know, and for adapters with parts that its adapters cannot have;
+/// InputError, IoError as the readers and writers.
 GgufReport export_gguf(const GgufRequest& request, RankContext& rank);
 
 }  // namespace nibble

@@ -235,8 +235,9 @@ void put_other_ends(const Tokenizer& tokenizer, std::vector<int32_t> ends, Metad
   if (!ends.empty()) metadata.emplace_back(kGgufOtherEnds, ends);
 }
 
-/// The usual template and, under the names that gguf-py makes of theirs, the others.
-void put_templates(const std::map<std::string, std::string>& templates, Metadata& metadata) {
+/// The usual template and, under the names that gguf-py makes of theirs, the others, of which each has room for one.
+void put_templates(const std::map<std::string, std::string>& templates, Metadata& metadata,
+                   std::vector<std::string>& left_out) {
   const auto usual = templates.find("default");
   if (usual != templates.end()) metadata.emplace_back("tokenizer.chat_template", usual->second);
   std::vector<std::string> names;
@@ -245,7 +246,10 @@ void put_templates(const std::map<std::string, std::string>& templates, Metadata
     std::string name = given;
     std::ranges::replace_if(
         name, [](unsigned char c) { return c >= 0x80 || std::isalnum(c) == 0; }, '_');
-    if (std::ranges::count(names, name) > 0) continue;
+    if (std::ranges::count(names, name) > 0) {
+      left_out.push_back("the chat template \"" + given + "\" (another is called " + name + " there too)");
+      continue;
+    }
     metadata.emplace_back("tokenizer.chat_template." + name, text);
     names.push_back(name);
   }
@@ -273,7 +277,7 @@ GgufVocabulary gguf_vocabulary(const fs::path& directory, int64_t vocab_size, co
   put("tokenizer.ggml.unknown_token_id", roles.unk);
   put("tokenizer.ggml.padding_token_id", roles.pad);
   if (result.add_space_prefix) metadata.emplace_back("tokenizer.ggml.add_space_prefix", *result.add_space_prefix);
-  put_templates(roles.chat_templates, metadata);
+  put_templates(roles.chat_templates, metadata, result.left_out);
   return {std::move(metadata), std::move(result.left_out)};
 }
 

@@ -298,10 +298,12 @@ class GgufRoundTrip : public ImportGguf {
     test::write_bytes(model / "generation_config.json", generation);
     GgufRequest request{.model = model.string(), .out = (directory_ / "talks.gguf").string()};
     request.replace = Replace::own;
-    export_gguf(request, rank_.context());
+    left_out_ = export_gguf(request, rank_.context()).left_out;
     std::filesystem::remove_all(directory_ / "back");
     return imported(request.out);
   }
+
+  std::vector<std::string> left_out_;
 };
 
 TEST_F(GgufRoundTrip, EndsOfAnswersAndNamedTemplatesComeBack) {
@@ -320,6 +322,14 @@ TEST_F(GgufRoundTrip, EndsOfAnswersAndNamedTemplatesComeBack) {
   const GgufFile file((directory_ / "talks.gguf").string());
   EXPECT_EQ(file.text("tokenizer.chat_template.tool_use"), "TOOLS {{ messages[0].content }}") << "as gguf-py names it";
   EXPECT_EQ(*file.texts("tokenizer.chat_templates"), std::vector<std::string>{"tool_use"});
+}
+
+TEST_F(GgufRoundTrip, ATemplateWhoseNameIsTakenIsLeftOutAloud) {
+  round("{}", R"([{"name": "tool use", "template": "A"}, {"name": "tool_use", "template": "B"}])");
+  EXPECT_EQ(*GgufFile((directory_ / "talks.gguf").string()).texts("tokenizer.chat_templates"),
+            std::vector<std::string>{"tool_use"});
+  EXPECT_EQ(left_out_,
+            std::vector<std::string>{"the chat template \"tool_use\" (another is called tool_use there too)"});
 }
 
 TEST_F(GgufRoundTrip, TheEndOfATurnHasTheKeyOfLlamaCpp) {
