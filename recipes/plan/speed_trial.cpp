@@ -148,7 +148,11 @@ Decoder trial_model(const Recipe& recipe, const PlanJob& job, const DecoderConfi
     make_trainable(model, rank);
     return model;
   }
-  attach_adapter(model, trial_adapter(recipe, job, config), rank);
+  const AdapterOptions options = trial_adapter(recipe, job, config);
+  attach_adapter(model, options, rank);
+  if (options.use_dora) {  // divides by lengths of rows, which those of zeros have not
+    for (Parameter* trained : trainable_parameters(model)) ops::fill_uniform(trained->value, 0.01F, 0.02F, 0, 0);
+  }
   if (recipe.model.int8()) use_int8(model, rank);
   return model;
 }

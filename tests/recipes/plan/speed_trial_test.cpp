@@ -113,6 +113,25 @@ TEST(SpeedTrial, AdaptersMayBeOnLayersThatItDoesNotHave) {
   EXPECT_GT(operations(large, some), 0);
 }
 
+// DoRA divides by the lengths of rows, which weights of zeros have not.
+TEST(SpeedTrial, DrawsWithAdaptersThatScaleRows) {
+  for (const char* quantize : {"none", "nf4"}) {
+    const json asked = {{"model", {{"path", test::data_path("stories-llama").string()}, {"quantize", quantize}}},
+                        {"adapter", {{"use_dora", true}}},
+                        {"objective", {{"type", "rloo"}}},
+                        {"rollout", {{"completions", 2}, {"max_new_tokens", 4}}},
+                        {"rewards", {{{"type", "regex"}, {"pattern", "a"}}}},
+                        {"data", {{"train", "prompts.jsonl"}, {"max_length", 32}}},
+                        {"train", {{"accumulate", 2}}},
+                        {"output", {{"dir", "run"}}}};
+    const Recipe recipe = parse_recipe(asked.dump(), "test");
+    const PlanJob job = plan_job(recipe);
+    SelfComm alone;
+    SpeedTrial trial(recipe, job, alone, nullptr, 1, 1, 1);
+    EXPECT_NO_THROW(trial.draw());
+  }
+}
+
 // Mixers and feed-forwards compute with tensors of their own, which files have in 16 bits and a model in f32.
 TEST(SpeedTrial, TrainsMixersAndFeedForwardsOfEveryKind) {
   int64_t tried = 0;
