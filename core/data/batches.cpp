@@ -83,7 +83,11 @@ Batches::Batches(Dataset dataset, BatchOptions options) : impl_(std::make_unique
   impl_->options = options;
   impl_->alike = impl_->epochs_are_alike();
   impl_->first_epoch_steps = impl_->steps_of_plan(0);
-  if (impl_->first_epoch_steps == 0) throw InputError("data", "no sequence has a token to predict");
+  if (impl_->first_epoch_steps > 0) return;
+  const std::vector<double>& weights = impl_->dataset.weights();
+  const bool drew_none = impl_->dataset.size() > 0 && std::ranges::any_of(weights, [](double w) { return w < 1; });
+  if (!drew_none) throw InputError("data", "no sequence has a token to predict");
+  throw InputError("data", "the first epoch takes no sample, by the weights of the files", "raise the weights");
 }
 
 Batches::~Batches() = default;

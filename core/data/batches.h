@@ -32,7 +32,8 @@ struct StepInfo {
 /// Thread-safe.
 class Batches {
  public:
-  /// Throws UsageError for sizes below 1, InputError where no sequence has a token to predict.
+  /// Throws UsageError for sizes below 1, InputError where no sequence has a token to predict, or the first epoch none
+  /// by its weights.
   Batches(Dataset dataset, BatchOptions options);
   ~Batches();
   Batches(Batches&&) noexcept;

@@ -161,6 +161,14 @@ TEST(Batches, PartsOfAnEpochRoundUp) {
   EXPECT_THROW(batches.steps_in(0), UsageError);
 }
 
+TEST(Batches, AFirstEpochWithoutASampleIsRefusedByItsWeights) {
+  Files files;
+  const std::string a = files.write("a.jsonl", lines(1));
+  const Dataset dataset = Dataset::load({{a, 1e-6}}, {}, test::byte_encoder());
+  EXPECT_EQ(test::error_of<InputError>([&] { const Batches batches(dataset, {}); }),
+            "data: the first epoch takes no sample, by the weights of the files; raise the weights");
+}
+
 TEST(Batches, SizesBelowOneAreRefused) {
   EXPECT_THROW(Batches(numbered(2), {{}, 0, 1}), UsageError);
   EXPECT_THROW(Batches(numbered(2), {{}, 1, 0}), UsageError);
