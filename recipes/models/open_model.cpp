@@ -307,16 +307,23 @@ ModelRecipe teacher_of(const Recipe& recipe) {
 }
 
 void check_vocabularies(const Recipe& recipe, int64_t rows) {
+  const DecoderConfig own = model_config(recipe.model);
   const auto check = [&](const std::string& path, const std::string& learner, const std::string& remedy) {
     const auto refuse = [&](const std::string& what) { throw InputError(path, what, remedy); };
     ModelRecipe model;
     model.path = path;
-    const int64_t tokens = model_config(model).vocab_size;
+    const DecoderConfig config = model_config(model);
+    const int64_t tokens = config.vocab_size;
     const auto theirs = find_tokenizer(path), ours = find_tokenizer(tokenizer_path_of(recipe));
     const bool may_have_more = learner == "policy" && theirs && ours;  // rows that no token has
     if (may_have_more ? tokens < rows : tokens != rows) {
       refuse("has a vocabulary of " + std::to_string(tokens) + " tokens, the " + learner + " of " +
              std::to_string(rows));
+    }
+    const int64_t head = config.output_vocab_size > 0 ? config.output_vocab_size : rows;
+    const int64_t wanted = own.output_vocab_size > 0 ? own.output_vocab_size : rows;
+    if (learner == "policy" ? head < wanted : head != wanted) {
+      refuse("has a head of " + std::to_string(head) + " rows, the " + learner + " of " + std::to_string(wanted));
     }
     if (!theirs || !ours) return;
     for (int32_t id = 0; id < std::min(theirs->vocab_size(), ours->vocab_size()); ++id) {

@@ -227,11 +227,12 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
   const int64_t tokens = look ? tokenizer_size(recipe, in_files.vocab_size, data) : 0;
+  int64_t rows = in_files.vocab_size;
   if (look && !recipe.pretrains()) {
-    config.vocab_size = rows_for_tokenizer(tokenizer_path_of(recipe), tokens, in_files.vocab_size);
-    const std::optional<AdapterPlan> plan =
-        plan_adapter(recipe, in_files, config.vocab_size);  // refuses what a run would
-    if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, config.vocab_size);
+    config.vocab_size = rows = rows_for_tokenizer(tokenizer_path_of(recipe), tokens, in_files.vocab_size);
+    check_vocabularies(recipe, rows);
+    const std::optional<AdapterPlan> plan = plan_adapter(recipe, in_files, rows);  // refuses what a run would
+    if (recipe.adapter) recipe.adapter = with_added_tokens(*recipe.adapter, in_files, rows);
     if (plan) config.vocab_size = plan->vocab_size;
   }
   check_experts(recipe, config);

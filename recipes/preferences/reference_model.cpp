@@ -21,6 +21,7 @@ ModelRecipe reference_base(const Recipe& recipe) {
   if (!names_reference_directory(recipe.objective)) return base;
   base.path = recipe.objective.reference;
   if (is_four_bit(base.path)) base.quantize.reset();
+  base.router_aux_loss_coef.reset();  // balance is the policy's
   return base;
 }
 

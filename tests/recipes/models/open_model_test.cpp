@@ -12,6 +12,9 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/ops/gemm.h"
+#include "nibble/recipes/plan/plan_job.h"
+#include "nibble/recipes/preferences/reference_model.h"
+#include "nibble/tests/assets.h"
 #include "nibble/tests/core/models/mixtures.h"
 #include "nibble/tests/temporary_directory.h"
 
@@ -19,6 +22,7 @@ namespace nibble {
 namespace {
 
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 DecoderConfig config_with(bool biases) {
   const json config = {{"model_type", "llama"},         {"hidden_size", 32},       {"num_hidden_layers", 2},
@@ -38,6 +42,10 @@ Recipe recipe_with(const json& adapter) {
 
 std::string refusal_of(const json& adapter, bool biases) {
   return test::error_of<UsageError>([&] { plan_adapter(recipe_with(adapter), config_with(biases), 100); });
+}
+
+std::string golden_model(const std::string& kind) {
+  return test::data_path("goldens/model_types/" + kind + "/model").string();
 }
 
 TEST(PlannedAdapter, BiasOfBThatPeftRefusesIsRefused) {
@@ -77,6 +85,46 @@ TEST(PlannedAdapter, AReferenceWithoutTheAdapterNeedsABaseThatStaysAsItIs) {
 }
 
 // Threads are the process's: what only looks at names must not take those that training has.
+Recipe compared_with(const char* model, const json& objective, const json& changes = json::object()) {
+  json recipe = {{"model", {{"path", golden_model(model)}, {"compute_dtype", "f32"}}},
+                 {"adapter", {{"r", 2}}},
+                 {"objective", objective},
+                 {"data", {{"train", "none.jsonl"}, {"max_length", 32}}},
+                 {"output", {{"dir", "none"}}}};
+  recipe.merge_patch(changes);
+  return parse_recipe(recipe.dump(), "test");
+}
+
+TEST(Reference, OfAnotherKindHasNoExpertsToBalance) {
+  const Recipe recipe = compared_with("solar_open", {{"type", "dpo"}, {"reference", golden_model("exaone")}},
+                                      {{"model", {{"router_aux_loss_coef", 0.1}}}});
+  EXPECT_TRUE(recipe.model.router_aux_loss_coef);
+  EXPECT_NO_THROW(model_config(reference_base(recipe)));
+}
+
+// Of 96 tokens the head of Apertus 1.5 knows 90 here.
+TEST(Vocabularies, HeadsOfAReferenceOrATeacherKnowTheTokensOfThePolicys) {
+  const auto refusal = [](const char* model, const char* type, const char* key, const char* other) {
+    const Recipe asked = compared_with(model, {{"type", type}, {key, golden_model(other)}});
+    return test::error_of<InputError>([&] { check_vocabularies(asked, 96); });
+  };
+  static constexpr const char *kTeacher = "teacher_model_name_or_path", *kPart = "apertus1p5_text", *kWhole = "exaone";
+  EXPECT_THAT(refusal(kPart, "distillation", kTeacher, kWhole), HasSubstr("has a head of 96 rows, the student of 90;"));
+  EXPECT_THAT(refusal(kWhole, "distillation", kTeacher, kPart), HasSubstr("has a head of 90 rows, the student of 96;"));
+  EXPECT_THAT(refusal(kWhole, "dpo", "reference", kPart), HasSubstr("has a head of 90 rows, the policy of 96;"));
+  const auto recipe = [](const char* type, const char* key, const char* other) {
+    return compared_with(kPart, {{"type", type}, {key, golden_model(other)}});
+  };
+  EXPECT_NO_THROW(check_vocabularies(recipe("dpo", "reference", kWhole), 96));
+  EXPECT_NO_THROW(check_vocabularies(recipe("distillation", kTeacher, kPart), 96));
+}
+
+TEST(Vocabularies, ArePlannedAsTheyAreTrained) {
+  const Recipe recipe = compared_with(
+      "exaone", {{"type", "distillation"}, {"teacher_model_name_or_path", test::data_path("stories-llama").string()}});
+  EXPECT_THAT(test::error_of<InputError>([&] { plan_job(recipe); }), HasSubstr("a teacher needs the student's"));
+}
+
 TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
   const int before = threads();
   for (const bool lora_bias : {false, true}) {
