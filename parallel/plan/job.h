@@ -76,6 +76,8 @@ struct PlanJob {
   /// Of PPO: the value model, which is trained as the policy is; empty: none.
   ModelMaker make_value;
   ModelMaker make_reference;  ///< of answers that are drawn, a model of its own; empty: none
+  /// Whether a run takes these degrees, not only those that were asked for; empty: it does.
+  std::function<bool(const MeshShape&)> takes = {};
   mutable std::shared_ptr<detail::PlannedRuns> runs = {};  ///< what has been run, for all copies
   bool everything = false;                                 ///< every weight is trained: full fine-tuning, pretraining
   OptimizerKind optimizer = OptimizerKind::adamw;

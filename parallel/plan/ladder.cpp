@@ -29,8 +29,7 @@ PlanLayout with_degrees(PlanLayout layout, int64_t pipeline, int64_t replicate, 
 }
 
 bool possible(const PlanJob& job, const PlanLayout& layout) {
-  return layout.mesh.pipeline <= job.model.config.layers &&
-         (layout.mesh.tensor == 1 || job.optimizer != OptimizerKind::adamw8bit);
+  return layout.mesh.pipeline <= job.model.config.layers && (!job.takes || job.takes(layout.mesh));
 }
 
 }  // namespace

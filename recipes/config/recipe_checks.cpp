@@ -102,11 +102,6 @@ void check_objective(const Document& document, const Recipe& recipe) {
     document.refuse("objective.reference", "there is no adapter", "use initial, or a directory");
   }
   const DataFormat wanted = format_of(recipe.objective);
-  if (recipe.parallel.tensor > 1 &&
-      (has_scores(recipe.objective.type) || recipe.objective.type == ObjectiveType::distillation ||
-       recipe.objective.type == ObjectiveType::ppo)) {
-    document.refuse("parallel.tensor", type + " needs a full head", "use parallel.shard or parallel.pipeline");
-  }
   if (wanted == DataFormat::automatic) {  // distillation
     if (holds_judgements(recipe.data.format)) document.refuse("data.format", type + " reads texts", "leave it out");
     if (recipe.has_rollouts()) check_rollouts(document, recipe);
@@ -124,6 +119,19 @@ void check_objective(const Document& document, const Recipe& recipe) {
 }
 
 }  // namespace
+
+void detail::check_tensor_parallel(const Document& document, const Recipe& recipe) {
+  if (recipe.parallel.tensor <= 1) return;
+  if (recipe.optimizer.type == OptimizerKind::adamw8bit) {
+    document.refuse("optimizer.type", "adamw8bit keeps its state in blocks that parallel.tensor would split",
+                    "use adamw, or parallel.shard");
+  }
+  const ObjectiveType type = recipe.objective.type;
+  if (has_scores(type) || type == ObjectiveType::distillation || type == ObjectiveType::ppo) {
+    document.refuse("parallel.tensor", std::string(objective_type_name(type)) + " needs a full head",
+                    "use parallel.shard or parallel.pipeline");
+  }
+}
 
 void detail::check_recipe(const Document& document, const Recipe& recipe) {
   const auto contradiction = [&](const std::string& key, const std::string& other) {
@@ -184,10 +192,7 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
   if (optimizer.warmup_steps > 0 && optimizer.warmup_ratio > 0) {
     contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
-  if (recipe.parallel.tensor > 1 && optimizer.type == OptimizerKind::adamw8bit) {
-    document.refuse("optimizer.type", "adamw8bit keeps its state in blocks that parallel.tensor would split",
-                    "use adamw, or parallel.shard");
-  }
+  check_tensor_parallel(document, recipe);
   if (optimizer.min_lr > optimizer.lr)
     document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "lower it, or raise optimizer.lr");
   check_objective(document, recipe);

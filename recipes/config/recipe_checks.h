@@ -1,5 +1,5 @@
 #pragma once
-// Which keys of a recipe contradict each other or are missing. For .cpp files of recipes/config.
+// Which keys of a recipe contradict each other or are missing. For .cpp files of recipes.
 
 #include <set>
 #include <string>
@@ -25,6 +25,9 @@ struct Document {
 
 /// What the objective's data are; automatic: texts as next-token training has them.
 DataFormat format_of(const ObjectiveOptions& options);
+
+/// What parallel.tensor contradicts but for the model, which this does not open.
+void check_tensor_parallel(const Document& document, const Recipe& recipe);
 
 /// Throws UsageError with the key's place.
 void check_recipe(const Document& document, const Recipe& recipe);

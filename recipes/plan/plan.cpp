@@ -123,7 +123,8 @@ std::vector<int64_t> planned_tensor_degrees(const Recipe& recipe, const PlanJob&
   const DecoderConfig& config = job.model.config;
   for (int64_t d = 2; d <= ranks; ++d) {
     if (ranks % d != 0 || (layout.mesh.tensor != 0 && layout.mesh.tensor != d)) continue;
-    const bool fits = config.heads % d == 0 && config.kv_heads % d == 0 && config.mlp_width % d == 0;
+    const bool fits =
+        config.heads % d == 0 && config.kv_heads % d == 0 && config.mlp_width % d == 0 && job.takes({.tensor = d});
     if (decided || fits) degrees.push_back(d);
   }
   return degrees;

@@ -22,6 +22,7 @@
 #include "nibble/quant/mxfp4_layout.h"
 #include "nibble/quant/nf4_weight.h"
 #include "nibble/quant/quantization_config.h"
+#include "nibble/recipes/config/recipe_checks.h"
 #include "nibble/recipes/models/open_model.h"
 #include "nibble/recipes/models/tokenizers.h"
 #include "nibble/recipes/preferences/reference_model.h"
@@ -223,6 +224,19 @@ ModelMaker maker_of(const Recipe& recipe, const std::optional<AdapterRecipe>& of
   };
 }
 
+// Whether a run of these degrees is not refused.
+bool takes(Recipe recipe, const DecoderConfig& in_files, int64_t rows, const MeshShape& degrees) {
+  recipe.parallel.pipeline = degrees.pipeline;
+  recipe.parallel.tensor = degrees.tensor;
+  try {
+    detail::check_tensor_parallel({}, recipe);
+    plan_adapter(recipe, in_files, rows);
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
 PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, const TrainingData* data = nullptr) {
   Recipe recipe = asked;  // and the rows of tokens that were added to the tokenizer
   DecoderConfig config = in_files;
@@ -238,6 +252,7 @@ PlanJob job_of(const Recipe& asked, const DecoderConfig& in_files, bool look, co
   check_experts(recipe, config);
   const auto base = std::make_shared<const StoredBase>(recipe.model, in_files, look);
   PlanJob job;
+  job.takes = [asked, in_files, rows](const MeshShape& degrees) { return takes(asked, in_files, rows, degrees); };
   job.everything = !recipe.adapter;
   job.make_model = maker_of(recipe, recipe.adapter, base);
   job.model = plan_model(config, job.make_model, job.everything);

@@ -258,6 +258,37 @@ TEST_F(PlannedRun, AutoDegreesAreDecidedOnceForAllRanks) {
   for (const std::string& one : chosen) EXPECT_EQ(one, chosen.front());
 }
 
+// Of models of which the last have no stages, the middle ones no shards of a layer, or an objective has none.
+TEST_F(PlannedRun, AutoDegreesAreThoseThatARunTakes) {
+  PlanRequest two = cluster();
+  two.ranks = 2;
+  const auto plan = [&](const std::string& model, const json& changes = json::object()) {
+    json all = {{"model", {{"path", test::data_path("goldens/" + model + "/model").string()}}},
+                {"data", {{"max_length", 32}}},
+                {"parallel", {{"pipeline", "auto"}, {"shard", "auto"}, {"replicate", "auto"}, {"tensor", "auto"}}}};
+    all.merge_patch(changes);
+    return plan_recipe(recipe(all), two);
+  };
+  const auto pipeline_of = [](const RecipePlan& planned) {
+    return *std::ranges::find(planned.ladder, "pipeline", &PlannedLayout::rung);
+  };
+  EXPECT_TRUE(pipeline_of(plan("families/llama-0")).fits);
+  for (const char* model : {"model_types/gemma3n_text", "families/gemma4-1", "families/zamba2-4"}) {
+    for (const json& degrees : {json::object(), {{"pipeline", 1}, {"replicate", 2}, {"shard", 1}, {"tensor", 1}}}) {
+      const RecipePlan planned = plan(model, {{"parallel", degrees}});
+      EXPECT_EQ(pipeline_of(planned).why_not, "not possible for this model") << model;
+      EXPECT_EQ(planned.asked.layout.mesh.pipeline, 1) << model;
+    }
+  }
+  EXPECT_EQ(plan("model_types/granite_swa").asked.layout.mesh.tensor, 1);
+  EXPECT_EQ(plan("families/mistral-0", {{"adapter", {{"use_dora", true}}}}).asked.layout.mesh.tensor, 1);
+  const json only_tensor = {{"parallel", {{"pipeline", 1}, {"replicate", 1}, {"shard", 1}, {"tensor", "auto"}}}};
+  EXPECT_EQ(plan("families/mistral-0", only_tensor).asked.layout.mesh.tensor, 2);
+  json reward = only_tensor;
+  reward["objective"]["type"] = "reward";
+  EXPECT_THROW(plan("families/mistral-0", reward), UsageError);
+}
+
 TEST_F(PlannedRun, AsJsonItHasWhatScriptsNeed) {
   const json plan = json::parse(plan_json(plan_recipe(recipe(), cluster())));
   for (const char* key : {"peak_memory_bytes", "memory", "step_seconds", "tokens_per_second", "bytes_sent", "ladder",
