@@ -118,7 +118,9 @@ std::vector<bool> attention_layers(const ConfigReader& file, const DecoderConfig
 
 void set_mixers(DecoderConfig& config, const std::vector<bool>& attention, const SublayerMaker<Mixer>& make) {
   for (size_t l = 0; l < config.layer.size(); ++l) {
-    if (!attention[l]) config.layer[l].mixer = make;
+    if (attention[l]) continue;
+    config.layer[l].mixer = make;
+    config.layer[l].mixer_attends = false;
   }
 }
 

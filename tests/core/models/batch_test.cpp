@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include "nibble/core/models/decoder_config.h"
+#include "nibble/tests/assets.h"
+
 namespace nibble {
 namespace {
 
@@ -107,6 +110,16 @@ TEST(Batch, EmptyOrUnevenSamplesAreRefused) {
   EXPECT_THROW(make_batch({}, pool), std::logic_error);
   EXPECT_THROW(make_batch(std::vector<Sample>{{{}, {}, 0}}, pool), std::logic_error);
   EXPECT_THROW(make_batch(std::vector<Sample>{{{1, 2}, {1}, 0}}, pool), std::logic_error);
+}
+
+// A layer with a state has to see the whole beginning; in these families the other layers have latent attention.
+TEST(Batch, DocumentsShareNothingWhereSomeLayersHaveAState) {
+  const auto share = [](const std::string& kind) {
+    return read_decoder_config(test::data_path("goldens/model_types/" + kind + "/model")).documents_may_share();
+  };
+  for (const char* kind : {"kimi_linear", "bailing_hybrid", "lfm3", "lara_mini", "jamba"})
+    EXPECT_FALSE(share(kind)) << kind;
+  for (const char* kind : {"exaone", "mistral4", "axk1"}) EXPECT_TRUE(share(kind)) << kind;
 }
 
 }  // namespace
