@@ -37,6 +37,17 @@ struct Told {
   double next() { return numbers.at(read++); }
 };
 
+// Of a Linear of one expert: "model.layers.0.mlp.experts.", behind which the experts' numbers are.
+std::string module_of_experts(const std::string& linear) {
+  size_t end = linear.size();
+  for (size_t begin = end; begin != 0 && begin != std::string::npos; end = begin) {
+    begin = linear.rfind('.', end - 1);
+    if (linear.find_first_not_of("0123456789", begin + 1) == end) return linear.substr(0, begin + 1);
+  }
+  NIBBLE_CHECK(false, linear + " is of an expert");
+  return linear;
+}
+
 class SpreadExperts final : public TrainedParameters {
  public:
   SpreadExperts(TrainedParameters& common, const std::vector<Parameter*>& experts, int64_t number, const Wire& wire,
@@ -166,13 +177,22 @@ std::vector<double> SpreadExperts::gradient_squares(const std::vector<const Para
       squares.push_back(*next++);
     } else if ((*one)->shard) {
       squares.push_back(tensor_squares(**one, told));
-    } else {  // the Linears of this rank's experts: those of the others' come before and after
-      const auto end = std::find_if(one, counted.end(), [&](const Parameter* other) { return !is_expert(*other); });
-      const int64_t each = (end - one) / count_of(mesh_.experts().rank());
-      for (size_t r = 0; r < told.size(); ++r) {
-        for (int64_t i = 0; i < each * count_of(static_cast<int>(r)); ++i) squares.push_back(told[r].next());
+    } else {  // Linears: as one rank has them, which has the adapters of all experts among those of the first
+      const std::string module = module_of_experts((*one)->name);
+      const auto end =
+          std::find_if(one, counted.end(), [&](const Parameter* other) { return !other->name.starts_with(module); });
+      const int64_t own = std::count_if(one, end, [&](const Parameter* other) { return is_expert(*other); });
+      const int64_t each = own / count_of(mesh_.experts().rank());
+      for (int64_t linear = 0; one != end; ++one) {
+        if (!is_expert(**one))
+          squares.push_back(*next++);
+        else if (linear++ < each)
+          squares.push_back(told[0].next());
       }
-      one = end;
+      for (size_t r = 0; r < told.size(); ++r) {
+        const int64_t left = each * (count_of(static_cast<int>(r)) - (r == 0 ? 1 : 0));
+        for (int64_t i = 0; i < left; ++i) squares.push_back(told[r].next());
+      }
       continue;
     }
     ++one;

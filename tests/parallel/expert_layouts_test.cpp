@@ -30,6 +30,7 @@ const std::vector<ExpertKind>& expert_kinds() {
       {"OneTensorEachTrained", "qwen3_moe", false, {}},
       {"AllInOneTrained", "gpt_oss", false, {}},
       {"OneTensorEachSaved", "qwen3_moe", false, {{"target_modules", {"q_proj"}}, {"modules_to_save", {"experts"}}}},
+      {"OneTensorEachSavedUnderAdapters", "qwen3_moe", false, {{"modules_to_save", {"experts"}}}},
       {"AllInOneSaved", "gpt_oss", false, {{"target_modules", {"q_proj"}}, {"modules_to_save", {"experts"}}}},
       {"OneTensorEachPretrained", "qwen3_moe", false, {}, true},
       {"AllInOnePretrained", "gpt_oss", false, {}, true},

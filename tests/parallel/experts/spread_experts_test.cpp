@@ -41,9 +41,11 @@ struct Layers {
     };
     add("before", drawn({300}, ++purpose, pool), false);
     for (int64_t e = 0; e < kExperts; ++e) {
-      for (const char* linear : {"up", "down"}) {
+      for (const std::string linear : {"up", "down"}) {
         const Tensor gradient = drawn({20, 30}, ++purpose, pool);
-        if (e >= here.begin && e < here.end) add(std::to_string(e) + "." + linear, gradient, true);
+        if (e >= here.begin && e < here.end) add("experts." + std::to_string(e) + "." + linear, gradient, true);
+        // Adapters of all experts stand behind the Linears of the first that a rank has.
+        if (e == here.begin) add("experts.lora_" + linear, drawn({5, 4}, linear.size(), pool), false);
       }
     }
     add("between", drawn({7}, ++purpose, pool), false);
