@@ -187,8 +187,8 @@ struct ValueRun {
 /// The reference that answers are compared with.
 struct ReferenceRun {
   ReferenceRun(const PlanJob& job, const DecoderConfig& config, const PlanLayout& layout, const StageRank& stage,
-               const Mesh& mesh, RankContext& rank)
-      : model(job.make_reference(config, stage.layers, nullptr, nullptr, rank)),
+               const LayerSharding* sharding, const Mesh& mesh, RankContext& rank)
+      : model(job.make_reference(config, stage.layers, sharding, nullptr, rank)),
         parallel(parallelize(model, false, options_of(job, layout), mesh, rank)),
         executor(make_executor(model, parallel, {layout.schedule, 0}, rank)) {}
   Decoder model;
@@ -250,7 +250,7 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
   std::optional<ValueRun> value;
   if (job.make_value) value.emplace(job, config, layout, stage, mesh, rank);
   std::optional<ReferenceRun> reference;
-  if (job.make_reference) reference.emplace(job, config, layout, stage, mesh, rank);
+  if (job.make_reference) reference.emplace(job, config, layout, stage, sharding.get(), mesh, rank);
   moments.set_inner(parallel.sharded());
   model.set_hooks(&moments);
 

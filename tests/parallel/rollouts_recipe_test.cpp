@@ -71,5 +71,17 @@ TEST_F(RolloutRuns, StoppedAmongTheAnswersOfAStepGoOnToTheSameBits) {
   }
 }
 
+// A model of its own beside the policy, which the plan before the run has too.
+TEST_F(RolloutRuns, AReferenceHasTheShardsOfThePolicy) {
+  json wanted = rollout_recipe();
+  wanted["objective"] = {{"type", "rloo"}, {"reference", "initial"}};
+  trains_ = finetune;
+  const Outcome whole = run(wanted, 1, "whole");
+  wanted["parallel"] = {{"tensor", 2}};
+  const Outcome sharded = run(wanted, 2, "sharded");
+  ASSERT_EQ(sharded.losses.size(), 2u);
+  EXPECT_NEAR(sharded.losses[0], whole.losses[0], 1e-5);
+}
+
 }  // namespace
 }  // namespace nibble
