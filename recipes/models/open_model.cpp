@@ -16,6 +16,7 @@
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
 #include "nibble/core/models/families/expert_tensors.h"
+#include "nibble/core/models/families/families.h"
 #include "nibble/core/models/load.h"
 #include "nibble/core/models/tensor_source.h"
 #include "nibble/core/ops/elementwise.h"
@@ -28,6 +29,8 @@
 #include "nibble/recipes/models/arithmetic.h"
 #include "nibble/recipes/models/continued_adapter.h"
 #include "nibble/recipes/models/tokenizers.h"
+#include "nibble/recipes/preferences/reference_model.h"
+#include "nibble/recipes/reinforcement/value_model.h"
 
 namespace nibble {
 
@@ -248,6 +251,14 @@ void check_skipped(const ModelRecipe& base, const DecoderConfig& config) {
   SkipRule(base.skip_modules, {}).require_used(modules, "model.skip_modules");
 }
 
+// The policy, and models in directories of their own that lie on its ranks as it does.
+std::vector<DecoderConfig> laid_out(const Recipe& recipe, const DecoderConfig& policy) {
+  std::vector<DecoderConfig> all = {policy};
+  if (names_reference_directory(recipe.objective)) all.push_back(model_config(reference_base(recipe)));
+  if (!recipe.objective.value_model.empty()) all.push_back(model_config(value_base(recipe)));
+  return all;
+}
+
 }  // namespace
 
 void check_experts(const Recipe& recipe, const DecoderConfig& config) {
@@ -263,10 +274,20 @@ std::optional<AdapterPlan> plan_adapter(const Recipe& recipe, DecoderConfig conf
                          std::string(split.stages ? "embedding and head on one rank" : "full tables"),
                      "leave it out", split.stages ? "parallel.pipeline" : "parallel.tensor");
   }
-  config.check_stages(!split.stages);
-  if (split.tensor) tensor_shard(config, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be
+  for (const DecoderConfig& one : split.stages || split.tensor ? laid_out(recipe, config) : std::vector{config}) {
+    one.check_stages(!split.stages);
+    if (split.tensor) tensor_shard(one, 0, static_cast<int>(recipe.parallel.tensor));  // refuses what cannot be
+  }
   check_experts(recipe, config);
   check_skipped(recipe.model, config);
+  if (!recipe.adapter && !recipe.pretrains() && has_vision_tower(config)) {
+    throw UsageError("the model has a vision tower, which a full run would not write",
+                     "add an adapter, or save the language model apart", recipe.model.path);
+  }
+  if (const std::string& value = recipe.objective.value_model;
+      !recipe.adapter && !value.empty() && is_four_bit(value)) {
+    throw UsageError("4-bit weights cannot be trained", "add an adapter section, or name a model in 16 bits", value);
+  }
   if (!recipe.adapter) return std::nullopt;
   const AdapterRecipe adapter = with_added_tokens(*recipe.adapter, config, rows);
   const DecoderConfig base = config;

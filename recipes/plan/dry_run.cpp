@@ -53,7 +53,8 @@ void validate_checkpoint(const Recipe& recipe) {
   ModelRecipe as_it_is = recipe.model;
   as_it_is.quantize.reset();
   LocalRank rank;
-  open_base(as_it_is, rank.context());
+  Decoder model = open_base(as_it_is, rank.context());
+  if (!recipe.adapter) check_trainable(model);
 }
 
 // Refuses what is no value model, and an adapter of another one.

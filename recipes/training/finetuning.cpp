@@ -104,10 +104,6 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
         open_adapter(*model_, recipe_.model, with_added_tokens(*recipe_.adapter, config_, rows_), rank_, observer_);
   } else {
     check_trainable(*model_);
-    if (has_vision_tower(config_)) {
-      throw UsageError("the model has a vision tower, which a full run would not write",
-                       "add an adapter, or save the language model apart", recipe_.model.path);
-    }
   }
   activations_.apply(*model_);
   data_->set_share(shares_prompts(recipe_, config_));

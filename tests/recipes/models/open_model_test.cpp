@@ -12,6 +12,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/models/families/families.h"
 #include "nibble/core/ops/gemm.h"
+#include "nibble/recipes/plan/dry_run.h"
 #include "nibble/recipes/plan/plan_job.h"
 #include "nibble/recipes/preferences/reference_model.h"
 #include "nibble/tests/assets.h"
@@ -123,6 +124,57 @@ TEST(Vocabularies, ArePlannedAsTheyAreTrained) {
   const Recipe recipe = compared_with(
       "exaone", {{"type", "distillation"}, {"teacher_model_name_or_path", test::data_path("stories-llama").string()}});
   EXPECT_THAT(test::error_of<InputError>([&] { plan_job(recipe); }), HasSubstr("a teacher needs the student's"));
+}
+
+TEST(FullRuns, OfWhatTheyCouldNotTrainOrWriteAreRefusedUpFront) {
+  Recipe recipe = compared_with("exaone", {{"type", "sft"}});
+  recipe.adapter.reset();
+  DecoderConfig config = model_config(recipe.model);
+  EXPECT_NO_THROW(plan_adapter(recipe, config, 96));
+  config.towers = {"visual."};
+  EXPECT_THAT(test::error_of<UsageError>([&] { plan_adapter(recipe, config, 96); }), HasSubstr("a vision tower"));
+
+  const test::TemporaryDirectory directory;
+  const std::string lines = (directory.path() / "d.jsonl").string();
+  test::write_bytes(lines, "{\"input_ids\": [1, 2, 3]}\n");
+  const json packed = {{"model", {{"path", test::data_path("stories-llama-nf4-dq").string()}}},
+                       {"data", {{"train", lines}, {"format", "tokens"}, {"max_length", 32}}},
+                       {"output", {{"dir", (directory.path() / "out").string()}}}};
+  const Recipe asked = parse_recipe(packed.dump(), "test");
+  EXPECT_THAT(test::error_of<UsageError>([&] { dry_run(asked, Observer()); }), HasSubstr("is packed"));
+}
+
+TEST(Layouts, AreThoseOfAReferenceAndAValueModelToo) {
+  const auto refusal = [](const json& objective, const char* degree) {
+    json changes = {{"parallel", {{degree, 2}}}};
+    if (objective["type"] == "ppo") changes["rollout"]["max_new_tokens"] = 8;
+    const Recipe recipe = compared_with("exaone", objective, changes);
+    return test::error_of<UsageError>([&] { plan_adapter(recipe, model_config(recipe.model), 96); });
+  };
+  const json ppo = {{"type", "ppo"}, {"reward_model", "none"}, {"value_model", golden_model("gemma3n_text")}};
+  EXPECT_THAT(refusal(ppo, "pipeline"), HasSubstr("layers of gemma3n_text"));
+  json full = ppo;
+  full["value_model"] = test::data_path("stories-llama-nf4-dq").string();
+  Recipe packed = compared_with("exaone", full, {{"rollout", {{"max_new_tokens", 8}}}});
+  packed.adapter.reset();
+  EXPECT_THAT(test::error_of<UsageError>([&] { plan_adapter(packed, model_config(packed.model), 96); }),
+              HasSubstr("4-bit weights cannot be trained"));
+
+  const test::TemporaryDirectory scored;  // which a value model may be, of one label
+  test::write_bytes(scored.path() / "config.json",
+                    R"({"architectures": ["LlamaForSequenceClassification"], "model_type": "llama", "num_labels": 1,
+                        "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64,
+                        "vocab_size": 96, "max_position_embeddings": 64, "rms_norm_eps": 1e-6})");
+  full["value_model"] = scored.path().string();
+  const Recipe valued =
+      compared_with("exaone", full, {{"rollout", {{"max_new_tokens", 8}}}, {"parallel", {{"pipeline", 2}}}});
+  EXPECT_NO_THROW(plan_adapter(valued, model_config(valued.model), 96));
+  for (const char* type : {"dpo", "kto"}) {
+    EXPECT_THAT(refusal({{"type", type}, {"reference", golden_model("gemma3n_text")}}, "pipeline"),
+                HasSubstr("layers of gemma3n_text"));
+    EXPECT_THAT(refusal({{"type", type}, {"reference", golden_model("granite_swa")}}, "tensor"),
+                HasSubstr("of granite_swa cannot be sharded"));
+  }
 }
 
 TEST(PlannedAdapter, PlanningLeavesTheThreadsAsTheyAre) {
