@@ -329,10 +329,9 @@ ModelRecipe teacher_of(const Recipe& recipe) {
 
 void check_vocabularies(const Recipe& recipe, int64_t rows) {
   const DecoderConfig own = model_config(recipe.model);
-  const auto check = [&](const std::string& path, const std::string& learner, const std::string& remedy) {
+  const auto check = [&](const ModelRecipe& model, const std::string& learner, const std::string& remedy) {
+    const std::string& path = model.path;
     const auto refuse = [&](const std::string& what) { throw InputError(path, what, remedy); };
-    ModelRecipe model;
-    model.path = path;
     const DecoderConfig config = model_config(model);
     const int64_t tokens = config.vocab_size;
     const auto theirs = find_tokenizer(path), ours = find_tokenizer(tokenizer_path_of(recipe));
@@ -343,7 +342,7 @@ void check_vocabularies(const Recipe& recipe, int64_t rows) {
     }
     const int64_t head = config.output_vocab_size > 0 ? config.output_vocab_size : rows;
     const int64_t wanted = own.output_vocab_size > 0 ? own.output_vocab_size : rows;
-    if (learner == "policy" ? head < wanted : head != wanted) {
+    if (!model.score && (learner == "policy" ? head < wanted : head != wanted)) {
       refuse("has a head of " + std::to_string(head) + " rows, the " + learner + " of " + std::to_string(wanted));
     }
     if (!theirs || !ours) return;
@@ -354,12 +353,16 @@ void check_vocabularies(const Recipe& recipe, int64_t rows) {
     }
   };
   const ObjectiveOptions& objective = recipe.objective;
-  if (const std::string& teacher = objective.teacher_model_name_or_path; !teacher.empty()) {
-    check(teacher, "student", "a teacher needs the student's vocabulary: choose one of its family");
+  if (!objective.teacher_model_name_or_path.empty()) {
+    check(teacher_of(recipe), "student", "a teacher needs the student's vocabulary: choose one of its family");
   }
   if (has_reference(objective) && names_reference_directory(objective)) {
-    check(objective.reference, "policy",
+    check(reference_base(recipe), "policy",
           "objective.reference needs the policy's vocabulary: choose a model of its family");
+  }
+  if (!objective.value_model.empty()) {
+    check(value_base(recipe), "policy",
+          "objective.value_model needs the policy's vocabulary: choose a model of its family");
   }
 }
 

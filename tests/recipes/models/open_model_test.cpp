@@ -120,6 +120,16 @@ TEST(Vocabularies, HeadsOfAReferenceOrATeacherKnowTheTokensOfThePolicys) {
   EXPECT_NO_THROW(check_vocabularies(recipe("distillation", kTeacher, kPart), 96));
 }
 
+TEST(Vocabularies, AreThoseOfAValueModelToo) {
+  const auto check = [](const std::string& value) {
+    const json ppo = {{"type", "ppo"}, {"reward_model", "none"}, {"value_model", value}};
+    check_vocabularies(compared_with("exaone", ppo, {{"rollout", {{"max_new_tokens", 8}}}}), 96);
+  };
+  const std::string other = test::data_path("stories-llama").string();
+  EXPECT_THAT(test::error_of<InputError>([&] { check(other); }), HasSubstr("value_model needs the policy's"));
+  EXPECT_NO_THROW(check(golden_model("apertus1p5_text")));  // whose head is not the value's
+}
+
 TEST(Vocabularies, ArePlannedAsTheyAreTrained) {
   const Recipe recipe = compared_with(
       "exaone", {{"type", "distillation"}, {"teacher_model_name_or_path", test::data_path("stories-llama").string()}});
