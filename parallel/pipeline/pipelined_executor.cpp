@@ -149,7 +149,7 @@ Tensor PipelinedExecutor::next_logits(const Batch& batch, const StepContext& ste
   const Tensor above = pass_on(pass, batch.ids.numel());
   const auto documents = static_cast<int64_t>(batch.spans.size());
   Tensor logits = above ? pass.last_logits(above)
-                        : Tensor::empty(rank().pool, {documents, decoder().config().vocab_size}, DType::f32, "logits");
+                        : Tensor::empty(rank().pool, {documents, decoder().config().head_rows()}, DType::f32, "logits");
   stages_.broadcast("logits", logits, stages_.size() - 1);
   return logits;
 }

@@ -96,7 +96,7 @@ Batch planned_answers(const PlanJob& job, int64_t vocabulary, MemoryPool& pool) 
 Batch planned_batch(const PlanJob& job, const DecoderConfig& config, MemoryPool& pool) {
   const bool pairs = is_pairwise(job.objective.type);
   Batch batch = job.answer_tokens > 0
-                    ? planned_answers(job, config.vocab_size, pool)
+                    ? planned_answers(job, std::min(config.vocab_size, config.head_rows()), pool)
                     : planned_batch(job.tokens, job.document_length, job.label_share, pairs, config, pool);
   const int64_t labels = job.model.config.score_labels;
   for (std::vector<float>& values : batch.values) {

@@ -71,6 +71,18 @@ TEST_F(RolloutRuns, StoppedAmongTheAnswersOfAStepGoOnToTheSameBits) {
   }
 }
 
+// Apertus 1.5 reads more tokens than it says.
+TEST_F(RolloutRuns, StagesDrawFromAHeadOfSomeTokens) {
+  json wanted = rollout_recipe();
+  wanted["model"]["path"] = data_path("goldens/model_types/apertus1p5_text/model").string();
+  wanted["rollout"] = {{"completions", 4}, {"max_new_tokens", 8}};
+  trains_ = finetune;
+  run(wanted, 1, "whole");
+  wanted["parallel"] = {{"pipeline", 2}};
+  run(wanted, 2, "staged");
+  for (const int64_t step : {1, 2}) EXPECT_EQ(answers("staged", step), answers("whole", step));
+}
+
 // A model of its own beside the policy, which the plan before the run has too.
 TEST_F(RolloutRuns, AReferenceHasTheShardsOfThePolicy) {
   json wanted = rollout_recipe();
