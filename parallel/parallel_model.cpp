@@ -30,9 +30,9 @@ bool ParallelModel::is_owner(const Parameter& parameter) const {
 
 bool ParallelModel::is_of_own_experts(const std::string& name) const { return own_experts_.contains(name); }
 
-int64_t ParallelModel::global_size(const Parameter& shard) const {
+Shape ParallelModel::global_shape(const Parameter& shard) const {
   const Parameter& parameter = *by_name_.at(shard.name);
-  return parameter.shard ? element_count(parameter.shard.global) : parameter.value.numel();
+  return parameter.shard ? parameter.shard.global : parameter.value.shape();
 }
 
 Tensor ParallelModel::tied_gradient() const {

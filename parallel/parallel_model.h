@@ -33,8 +33,8 @@ class ParallelModel {
   const std::vector<Parameter*>& decoder_parameters() const { return trained_; }
   TrainedParameters& trained() const { return spread_ ? *spread_ : common(); }
   std::vector<Parameter*> parameters() const { return trained().parameters(); }
-  /// Elements of the tensor that one of parameters() is a shard of.
-  int64_t global_size(const Parameter& shard) const;
+  /// Of the tensor that one of parameters() is a shard of.
+  Shape global_shape(const Parameter& shard) const;
   /// Null where the shard axis has one rank. These are the Decoder's hooks then.
   FullySharded* sharded() const { return sharded_.get(); }
   /// Whether this rank, of those on the tensor and pipeline axes that have the parameter, counts and writes it.

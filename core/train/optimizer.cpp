@@ -31,6 +31,20 @@ bool matches_fully(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+struct LoraPlusGroup {
+  double lr_ratio = 1;
+  bool decays = true;
+};
+
+// By names and dimensions, as PEFT sorts them. Of vectors, only norms' weights are neither biases nor an adapter's.
+LoraPlusGroup lora_plus_group(std::string_view name, const Shape& shape, const OptimizerOptions& options) {
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  if (options.loraplus_lr_ratio == 0) return {};
+  if (has("lora_embedding_")) return {options.embedding_lr_ratio, true};
+  if (!has("lora_B") && shape.size() != 1) return {};
+  return {options.loraplus_lr_ratio, !has("bias") && (has("lora_") || !options.layer_norms)};
+}
+
 ops::EightBitState eight_bit_zeros(MemoryPool& pool, const Shape& shape, const std::string& what) {
   const int64_t blocks = ops::eight_bit_blocks(element_count(shape));
   return {Tensor::zeros(pool, shape, DType::u8, what), Tensor::zeros(pool, {blocks}, DType::f32, what)};
@@ -43,7 +57,7 @@ bool name_matches(std::string_view pattern, std::string_view name) {
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty,
-                     const std::function<int64_t(const Parameter&)>& global_size)
+                     const std::function<Shape(const Parameter&)>& global_shape)
     : parameters_(std::move(parameters)), options_(std::move(options)) {
   if (parameters_.empty() && !may_be_empty) throw UsageError("nothing is trainable", "check adapter.target_modules");
   const MemoryPool::Use use(pool, MemoryUse::optimizer);
@@ -53,14 +67,17 @@ Optimizer::Optimizer(std::vector<Parameter*> parameters, OptimizerOptions option
                  parameter->name + " is not a trainable f32 parameter");
     if (!names.insert(parameter->name).second) throw UsageError("two trainable tensors are named " + parameter->name);
     State state;
-    const bool decays =
-        std::none_of(options_.no_decay.begin(), options_.no_decay.end(),
-                     [&](const std::string& pattern) { return name_matches(pattern, parameter->name); });
+    const Shape global = global_shape ? global_shape(*parameter) : parameter->value.shape();
+    const LoraPlusGroup group = lora_plus_group(parameter->name, global, options_);
+    state.lr_ratio = group.lr_ratio;
+    const bool decays = group.decays && std::none_of(options_.no_decay.begin(), options_.no_decay.end(),
+                                                     [&](const std::string& pattern) {
+                                                       return name_matches(pattern, parameter->name);
+                                                     });
     if (decays) state.weight_decay = static_cast<float>(options_.weight_decay);
     const Shape& shape = parameter->value.shape();
     const std::string what = "optimizer state of " + parameter->name;
-    const int64_t size = global_size ? global_size(*parameter) : parameter->value.numel();
-    if (options_.kind == OptimizerKind::adamw8bit && size >= ops::kEightBitMinimum) {
+    if (options_.kind == OptimizerKind::adamw8bit && element_count(global) >= ops::kEightBitMinimum) {
       state.exp_avg_8 = eight_bit_zeros(pool, shape, what);
       state.exp_avg_sq_8 = eight_bit_zeros(pool, shape, what);
     } else if (options_.kind != OptimizerKind::sgd) {
@@ -77,11 +94,12 @@ void Optimizer::step(double lr, double gradient_scale) {
   for_each_parameter(parameters_, [&](size_t i) {
     Parameter& parameter = *parameters_[i];
     State& state = states_[i];
+    const float own_lr = static_cast<float>(lr * state.lr_ratio);
     if (options_.kind == OptimizerKind::sgd) {
-      return ops::sgd(parameter.value, parameter.gradient, static_cast<float>(lr), state.weight_decay, scale);
+      return ops::sgd(parameter.value, parameter.gradient, own_lr, state.weight_decay, scale);
     }
     ops::AdamWParams params;
-    params.lr = static_cast<float>(lr);
+    params.lr = own_lr;
     params.beta1 = static_cast<float>(options_.beta1);
     params.beta2 = static_cast<float>(options_.beta2);
     params.eps = static_cast<float>(options_.eps);

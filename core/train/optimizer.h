@@ -23,6 +23,12 @@ struct OptimizerOptions {
   /// Tensors without decay: a pattern matches when it occurs in the name; `*` stands for any text and `?` for one
   /// character ("norm", "layers.*.bias").
   std::vector<std::string> no_decay;
+  /// LoRA+ (Hayou et al. 2024) with the groups of PEFT's create_loraplus_optimizer: B and trained vectors learn at this
+  /// multiple of the rate, the adapter of an embedding at `embedding_lr_ratio`; biases, and weights of norms if these
+  /// are torch.nn.LayerNorm, have no decay. 0: one rate for all.
+  double loraplus_lr_ratio = 0;
+  double embedding_lr_ratio = 1;
+  bool layer_norms = false;
 };
 
 /// Holds the state of every parameter it is given (f32 tensors from `pool`) and updates values from gradients.
@@ -31,10 +37,10 @@ struct OptimizerOptions {
 class Optimizer {
  public:
   /// Throws UsageError when there are no parameters (unless another rank may have some: may_be_empty) or two have one
-  /// name, and std::logic_error when one is not trainable f32. global_size: elements of the tensor that a parameter is
-  /// a shard of, where it is one; shards begin with whole blocks of 8-bit state.
+  /// name, and std::logic_error when one is not trainable f32. global_shape: that of the tensor that a parameter is a
+  /// shard of, where it is one; shards begin with whole blocks of 8-bit state.
   Optimizer(std::vector<Parameter*> parameters, OptimizerOptions options, MemoryPool& pool, bool may_be_empty = false,
-            const std::function<int64_t(const Parameter&)>& global_size = {});
+            const std::function<Shape(const Parameter&)>& global_shape = {});
 
   /// One update of all parameters from their gradients, each multiplied by gradient_scale first (clipping).
   void step(double lr, double gradient_scale = 1.0);
@@ -53,6 +59,7 @@ class Optimizer {
 
  private:
   struct State {
+    double lr_ratio = 1;
     float weight_decay = 0;
     Tensor exp_avg, exp_avg_sq;                  // f32
     ops::EightBitState exp_avg_8, exp_avg_sq_8;  // or these

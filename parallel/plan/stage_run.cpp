@@ -172,7 +172,7 @@ struct ValueRun {
       : model(job.make_value(config, stage.layers, nullptr, nullptr, rank)),
         parallel(parallelize(model, job.everything, options_of(job, layout), mesh, rank)),
         optimizer(parallel.parameters(), {.kind = job.optimizer}, rank.pool, layout.mesh.ranks() > 1,
-                  [this](const Parameter& part) { return parallel.global_size(part); }),
+                  [this](const Parameter& part) { return parallel.global_shape(part); }),
         executor(make_executor(model, parallel, {layout.schedule, 0}, rank)),
         objective(job.objective) {
     model.recompute_below(stage.layers.begin + stage.recomputed);
@@ -245,7 +245,7 @@ StageRun run_all(const PlanJob& job, const DecoderConfig& config, const PlanLayo
   if (layout.offload) model.set_spill(&spill.emplace("", 0, pool));
   ParallelModel parallel = parallelize(model, job.everything, options_of(job, layout), mesh, rank);
   Optimizer optimizer(parallel.parameters(), {.kind = job.optimizer}, pool, layout.mesh.ranks() > 1,
-                      [&](const Parameter& part) { return parallel.global_size(part); });
+                      [&](const Parameter& part) { return parallel.global_shape(part); });
   const std::unique_ptr<StepExecutor> executor = make_executor(model, parallel, {layout.schedule, 0}, rank);
   std::optional<ValueRun> value;
   if (job.make_value) value.emplace(job, config, layout, stage, mesh, rank);

@@ -396,8 +396,17 @@ std::map<std::string, std::string> fixed_settings(const Recipe& recipe) {
   return settings;
 }
 
-OptimizerOptions OptimizerRecipe::options() const {
-  return {.kind = type, .beta1 = beta1, .beta2 = beta2, .eps = eps, .weight_decay = weight_decay, .no_decay = no_decay};
+OptimizerOptions OptimizerRecipe::options(bool layer_norms) const {
+  constexpr double kEmbeddingLr = 1e-6;  // PEFT's loraplus_lr_embedding
+  return {.kind = type,
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .eps = eps,
+          .weight_decay = weight_decay,
+          .no_decay = no_decay,
+          .loraplus_lr_ratio = loraplus_lr_ratio,
+          .embedding_lr_ratio = loraplus_lr_ratio > 0 ? kEmbeddingLr / lr : 1,
+          .layer_norms = layer_norms};
 }
 
 Schedule OptimizerRecipe::schedule_for(int64_t total_steps) const {

@@ -113,6 +113,7 @@ struct RewardRecipe {
 struct OptimizerRecipe {
   OptimizerKind type = OptimizerKind::adamw;
   double lr = 2e-4;
+  double loraplus_lr_ratio = 0;  ///< 0: off
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
@@ -122,7 +123,8 @@ struct OptimizerRecipe {
   double warmup_ratio = 0;
   double min_lr = 0;
 
-  OptimizerOptions options() const;
+  /// layer_norms: see there.
+  OptimizerOptions options(bool layer_norms = false) const;
   /// The schedule over `total_steps` updates, warmup_ratio as steps of them.
   Schedule schedule_for(int64_t total_steps) const;
 };

@@ -193,6 +193,11 @@ void detail::check_recipe(const Document& document, const Recipe& recipe) {
     contradiction("optimizer.warmup_ratio", "optimizer.warmup_steps");
   }
   check_tensor_parallel(document, recipe);
+  if (optimizer.loraplus_lr_ratio > 0 && (!recipe.adapter || optimizer.lr == 0)) {
+    document.refuse("optimizer.loraplus_lr_ratio",
+                    recipe.adapter ? "multiplies optimizer.lr, which is 0" : "is for adapters, and there is none",
+                    recipe.adapter ? "raise optimizer.lr" : "add an adapter section, or leave it out");
+  }
   if (optimizer.min_lr > optimizer.lr)
     document.refuse("optimizer.min_lr", "is larger than optimizer.lr", "lower it, or raise optimizer.lr");
   check_objective(document, recipe);

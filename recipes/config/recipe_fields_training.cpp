@@ -79,6 +79,10 @@ std::vector<RecipeField> optimizer_fields() {
           {{"adamw", OptimizerKind::adamw}, {"adamw8bit", OptimizerKind::adamw8bit}, {"sgd", OptimizerKind::sgd}},
           &OptimizerRecipe::type, "update rule; adamw8bit keeps its state in 8 bits"),
       number_field("optimizer.lr", 0, kInfinity, &OptimizerRecipe::lr, "learning rate"),
+      number_field(
+          "optimizer.loraplus_lr_ratio", 0, kInfinity, &OptimizerRecipe::loraplus_lr_ratio,
+          "LoRA+, as PEFT: the adapter's B and all vectors learn at so many times the learning rate, adapters "
+          "of embeddings at 1e-6 (warm-up and schedule count for all three), and biases do not decay; 0 = off"),
       betas_field(),
       number_field("optimizer.eps", "a number above 0", {{"exclusiveMinimum", 0.0}}, std::numeric_limits<double>::min(),
                    kInfinity, &OptimizerRecipe::eps, "added to the root of the mean square (adamw)"),

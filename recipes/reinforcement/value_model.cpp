@@ -88,10 +88,10 @@ std::vector<Parameter*> ValueModel::parameters() {
   return all;
 }
 
-int64_t ValueModel::global_size(const Parameter& part) const {
+Shape ValueModel::global_shape(const Parameter& part) const {
   Parameter own = part;
   own.name = own.name.substr(kValuePrefix.size());
-  return parallel_->global_size(own);
+  return parallel_->global_shape(own);
 }
 
 Slicer ValueModel::both(Slicer policy, Slicer own) {

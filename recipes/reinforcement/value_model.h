@@ -36,7 +36,7 @@ class ValueModel {
   std::unique_ptr<StepExecutor> pair(std::unique_ptr<StepExecutor> policy, std::vector<Parameter*> parameters);
   /// What this rank optimizes of it, in the optimizer's view; named with kValuePrefix.
   std::vector<Parameter*> parameters();
-  int64_t global_size(const Parameter& part) const;
+  Shape global_shape(const Parameter& part) const;
   /// `policy` for the policy's tensors, and its own for those of the value model.
   Slicer slicer(Slicer policy) const { return both(std::move(policy), parallel_->slicer()); }
   Slicer written_slicer(Slicer policy) const { return both(std::move(policy), parallel_->written_slicer()); }

@@ -60,6 +60,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Whether Transformers computes the norms by torch.nn.LayerNorm.
+bool has_layer_norms(const DecoderConfig& config) {
+  return config.norm.kind == NormKind::layer && !config.family.starts_with("cohere");
+}
+
 std::vector<Parameter*> parameters_of(const ParallelModel& parallel, ValueModel* value) {
   std::vector<Parameter*> all = parallel.parameters();
   if (!value) return all;
@@ -98,10 +103,10 @@ struct Training::Impl {
   const Observer& observer;
   ValueModel* value;
   Samples samples;
-  Optimizer optimizer{parameters_of(parallel, value), recipe.optimizer.options(), rank.pool, rank.comm.size() > 1,
-                      [this](const Parameter& part) {
+  Optimizer optimizer{parameters_of(parallel, value), recipe.optimizer.options(has_layer_norms(model.config())),
+                      rank.pool, rank.comm.size() > 1, [this](const Parameter& part) {
                         const bool of_value = part.name.starts_with(kValuePrefix);
-                        return of_value ? value->global_size(part) : parallel.global_size(part);
+                        return of_value ? value->global_shape(part) : parallel.global_shape(part);
                       }};
   Schedule schedule = recipe.optimizer.schedule_for(data.total_steps());
   std::unique_ptr<StepExecutor> executor = training_executor(model, parallel, value, recipe, rank);

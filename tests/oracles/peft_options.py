@@ -2,9 +2,11 @@
 
     python tests/oracles/peft_options.py OUT [NAME ...]          NAME: a case below, or random-N: options drawn with N as the seed
     python tests/oracles/peft_options.py tests/data/peft --committed     those that tests/adapters read
+    python tests/oracles/peft_options.py tests/data/peft --loraplus      loraplus.safetensors of two of them
 
 A case: case.json (LoraConfig's arguments, the recipe in nibble's words, the losses), data.jsonl (two lines a step), init/ and after8/
-(the adapter before and after), ids.npy with logits_before.npy, logits_after.npy and logits_merged.npy.
+(the adapter before and after), ids.npy with logits_before.npy, logits_after.npy and logits_merged.npy. loraplus.safetensors: some of the
+adapter's tensors after three steps with PEFT's LoRA+ and a linear schedule, from init/ and with the first data; the losses beside them.
 
 Known not to hold: bias-all-gpt2 and bias-lora-gpt2 train the bias of keys, whose gradient is zero but for rounding; PEFT cannot read
 rank-overlap back itself (it sorts the patterns); Transformers 5 calls the head of GPT-NeoX lm_head, nibble by its file's name. An
@@ -14,8 +16,10 @@ up or down in AdamW's first step, which is 2% of its tensor's change; PEFT in f6
 import json, os, random, shutil, sys, zlib
 from pathlib import Path
 import numpy as np, torch, transformers
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.optimizers import create_loraplus_optimizer
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import lora_golden
 
@@ -108,6 +112,8 @@ CASES = {
 }
 COMMITTED = ["lora-default-targets", "all-linear-rslora", "layers-to-transform", "rank-and-alpha-pattern", "modules-to-save", "bias-lora_only",
              "dora", "qlora-nf4-dq", "padding-embed", "padding-dora", "padding-tokens"]
+# case: which tensors are kept. Together they have an A, a B, a bias, and A, B and DoRA's magnitude of an embedding.
+LORAPLUS = {"bias-lora_only": "layers.1.self_attn.v_proj", "padding-dora": ""}
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 
@@ -245,8 +251,32 @@ def make(name, out):
                    "optimizer": {"type": "adamw", "lr": 5e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01, "schedule": "constant"}}}, indent=1))
 
 
+def loraplus(name, out):
+    record = json.loads((out / name / "case.json").read_text())
+    base = out / name / record["nibble"]["variants"][0]["model"]["path"]
+    model = PeftModel.from_pretrained(load(base), out / name / "init", is_trainable=True)
+    optimizer = create_loraplus_optimizer(model, torch.optim.AdamW, lr=1e-3, loraplus_lr_ratio=8, loraplus_weight_decay=2.0)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 3)
+    lines = [json.loads(line) for line in (out / name / "data.jsonl").read_text().splitlines()]
+    losses = []
+    for step in range(3):
+        ids, labels = (torch.tensor([line[key] for line in lines[ROWS * step:ROWS * step + ROWS]]) for key in ("input_ids", "labels"))
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    kept = {key: value for key, value in get_peft_model_state_dict(model, save_embedding_layers=False).items() if LORAPLUS[name] in key}
+    save_file({key: value.contiguous() for key, value in kept.items()}, out / name / "loraplus.safetensors", {"losses": json.dumps(losses)})
+
+
 if __name__ == "__main__":
     out, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
+    if names == ["--loraplus"]:
+        for name in LORAPLUS:
+            loraplus(name, out)
+        sys.exit()
     for name in COMMITTED if names == ["--committed"] else names or CASES:
         try:
             make(name, out)

@@ -97,6 +97,7 @@ class Layouts : public testing::Test {
                    {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};
     if (mode == "lora" || mode.starts_with("qlora")) {
       result["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+      result["optimizer"]["loraplus_lr_ratio"] = 2;
     }
     if (mode.starts_with("qlora")) result["model"]["quantize"] = "nf4";
     if (mode == "qlora_int8") result["model"]["compute_dtype"] = "int8";

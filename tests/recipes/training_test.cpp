@@ -146,6 +146,7 @@ class EveryWay : public testing::TestWithParam<const char*> {
       recipe_["model"] = {{"init", (base / "config.json").string()}};
     } else if (kind != "full") {
       recipe_["adapter"] = {{"r", 4}, {"lora_alpha", 8}, {"lora_dropout", 0.1}};
+      recipe_["optimizer"]["loraplus_lr_ratio"] = 2;
     }
     if (kind.starts_with("qlora")) recipe_["model"]["quantize"] = "nf4";
     if (kind.ends_with("int8")) recipe_["model"]["compute_dtype"] = "int8";

@@ -225,7 +225,7 @@ inline Trained train(const DecoderConfig& config, const MeshShape& shape) {
     parallel_options.gradient_sum = GradientSum::tree;
     ParallelModel parallel = parallelize(decoder, true, parallel_options, mesh, rank);
     Optimizer optimizer(parallel.parameters(), {}, pool, true,
-                        [&](const Parameter& part) { return parallel.global_size(part); });
+                        [&](const Parameter& part) { return parallel.global_shape(part); });
     const std::unique_ptr<StepExecutor> executor = make_executor(decoder, parallel, {}, rank);
     StepOptions options{.lr = 0.01, .max_grad_norm = 1};
     for (options.step = 1; options.step <= 3; ++options.step) {

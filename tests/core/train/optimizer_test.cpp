@@ -157,6 +157,44 @@ TEST(Optimizer, EightBitStateOfLargeTensorsCarriesARunOn) {
   EXPECT_EQ(test::values(second.b->value), test::values(whole.b->value));
 }
 
+// Without gradients a step is decay alone: 1 - rate x decay of the tensor's group.
+TEST(Optimizer, LoraPlusSortsTensorsByNamesAndGlobalDimensions) {
+  const std::string layer = "base_model.model.model.layers.0.q_proj.", table = "base_model.model.model.embed_tokens.";
+  const std::string norm = "base_model.model.model.norm.weight";
+  const Shape matrix = {2, 2}, vector = {4};
+  struct Tested {
+    std::string name;
+    Shape global;
+    double factor;
+  };
+  const double plain = 1 - 0.1 * 0.5, larger = 1 - 3 * 0.1 * 0.5, embedding = 1 - 0.01 * 0.1 * 0.5;
+  for (const bool layer_norms : {false, true}) {
+    const Tested all[] = {{layer + "lora_A.weight", matrix, plain},
+                          {layer + "lora_B.weight", matrix, larger},
+                          {layer + "lora_B.bias", vector, 1},
+                          {layer + "lora_magnitude_vector", vector, larger},
+                          {layer + "base_layer.bias", vector, 1},
+                          {table + "lora_embedding_A", matrix, embedding},
+                          {table + "lora_embedding_B", matrix, embedding},
+                          {table + "lora_magnitude_vector", vector, larger},
+                          {table + "token_adapter.trainable_tokens_delta", matrix, plain},
+                          {norm, vector, layer_norms ? 1 : larger},
+                          {"base_model.model.lm_head.weight", matrix, plain}};
+    for (const auto& [name, global, factor] : all) {
+      MemoryPool pool;
+      const auto shard = test::toy_parameter(pool, name, {1, 1, 1, 1});  // flat, as a rank has it
+      OptimizerOptions options;
+      options.weight_decay = 0.5;
+      options.loraplus_lr_ratio = 3;
+      options.embedding_lr_ratio = 0.01;
+      options.layer_norms = layer_norms;
+      Optimizer optimizer({shard.get()}, options, pool, false, [&](const Parameter&) { return global; });
+      optimizer.step(0.1);
+      for (const float value : test::values(shard->value)) EXPECT_FLOAT_EQ(value, static_cast<float>(factor)) << name;
+    }
+  }
+}
+
 TEST(Optimizer, RefusesNothingToTrainAndEqualNames) {
   TwoTensors setup;
   EXPECT_THROW(Optimizer({}, {}, setup.pool), UsageError);

@@ -254,6 +254,19 @@ TEST(Recipe, ContradictionsAreNamed) {
             std::string::npos);
 }
 
+TEST(Recipe, LoraPlusNeedsAnAdapterAndARate) {
+  EXPECT_EQ(override_error("optimizer.loraplus_lr_ratio=-1"),
+            "command line: optimizer.loraplus_lr_ratio: must be a number from 0, not -1");
+  std::vector<std::string> overrides = kSmallest;
+  overrides.emplace_back("optimizer.loraplus_lr_ratio=16");
+  EXPECT_EQ(usage_error("{}", overrides),
+            "command line: optimizer.loraplus_lr_ratio: is for adapters, and there is none; add an adapter section, or "
+            "leave it out");
+  EXPECT_EQ(usage_error(R"({"adapter": {}, "optimizer": {"lr": 0}})", overrides),
+            "command line: optimizer.loraplus_lr_ratio: multiplies optimizer.lr, which is 0; raise optimizer.lr");
+  EXPECT_EQ(usage_error(R"({"adapter": {}})", overrides), "accepted");
+}
+
 TEST(Recipe, DataAreNotCachedInAModel) {
   const test::TemporaryDirectory directory;
   const std::string root = directory.path().string();
@@ -292,7 +305,7 @@ TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
        {"train.seed=1", "train.microbatch_size=2", "train.accumulate=2", "optimizer.lr=1", "optimizer.schedule=linear",
         "adapter.r=8", "adapter.lora_dropout=0.1", "data.pack=false", "data.max_length=9", "model.compute_dtype=f32",
         "model.compute_dtype=bf16", "model.compute_dtype=int8", "train.steps=9", "train.gradient_sum=running",
-        "optimizer.warmup_steps=3"}) {
+        "optimizer.warmup_steps=3", "optimizer.loraplus_lr_ratio=2"}) {
     if (to_json(with({"adapter.r=4", change})) == to_json(with({"adapter.r=4"}))) continue;  // the CPU's default
     EXPECT_NE(fixed_settings(with({"adapter.r=4", change})), base) << change;
   }
