@@ -149,6 +149,7 @@ struct DecoderConfig {
   float logit_softcap = 0;          ///< 0 = off
   float logit_scale = 1;            ///< multiplies the logits (Granite, Cohere), before the cap
   float embedding_scale = 1;        ///< multiplies the embeddings (Gemma: sqrt(D))
+  bool noise_is_scaled = false;     ///< by embedding_scale: Transformers' embedding module does not multiply (Granite)
   bool transposed_linears = false;  ///< weights of Linears but the head are stored [in, out] (Conv1D of GPT-2)
   int64_t position_offset = 0;      ///< row of the learned positions that belongs to position 0 (OPT: 2)
   bool tied_head = false;           ///< the head is the embedding

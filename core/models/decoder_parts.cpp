@@ -27,6 +27,7 @@ InputStage make_input(const DecoderConfig& config, const Makers& makers) {
   InputStage input{.embedding = Embedding(names.embedding, makers.parameter(names.embedding + ".weight", table))};
   input.embedding.set_padding(config.padding);
   input.embedding_scale = config.embedding_scale;
+  if (config.noise_is_scaled) input.noise_scale = config.embedding_scale;
   input.position_offset = config.position_offset;
   input.fixed_positions = config.fixed_positions;
   if (!names.project_in.empty()) {

@@ -5,12 +5,32 @@
 #include <utility>
 #include <vector>
 
+#include "nibble/core/base/philox.h"
 #include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/ops/elementwise.h"
 
 namespace nibble {
 
 namespace {
+
+constexpr uint32_t kNoisePurpose = 0x6E656674;  // "neft"
+
+// NEFTune (Jain et al. 2023) as Transformers' hook on the embedding does: rows [T, E] of x += scale times uniform noise
+// of at most alpha / sqrt(L E), L being the tokens of a row's text. It depends on seed, step, sample and position only.
+void add_noise(const Tensor& at, const StepContext& step, float scale, Tensor& x) {
+  const std::span<const int32_t> positions = at.span<const int32_t>();
+  const std::span<const int64_t> keys = step.row_keys.span<const int64_t>();
+  const uint64_t seed = PhiloxStream(step.rank.seed, kNoisePurpose, step.step).next_u64();
+  for (size_t begin = 0, end; begin < positions.size(); begin = end) {
+    end = begin + 1;
+    while (end < positions.size() && positions[end] > 0) ++end;
+    Tensor rows = x.rows(static_cast<int64_t>(begin), static_cast<int64_t>(end));
+    Tensor noise = Tensor::empty(step.pool(), rows.shape(), DType::f32, "noise of embeddings");
+    const auto most = static_cast<float>(step.neftune_noise_alpha / std::sqrt(static_cast<double>(rows.numel())));
+    ops::fill_uniform(noise, -most, most, seed, static_cast<uint64_t>(keys[begin]));
+    ops::add(noise, rows, scale);
+  }
+}
 
 // Sines, then cosines of every position: [T, D] f32.
 Tensor waves(const Tensor& at, int64_t offset, int64_t width, FixedPositions kind, const StepContext& step) {
@@ -60,6 +80,7 @@ Tensor InputStage::forward(const Tensor& ids, const Tensor& at, const StepContex
       release();
     }
   }
+  if (step.training && step.neftune_noise_alpha > 0) add_noise(at, step, noise_scale, x);
   if (project) {
     const Tensor in = in_compute_dtype(x, step);
     x = make(project->out_features(), "projected embeddings");

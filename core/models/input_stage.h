@@ -28,6 +28,7 @@ struct InputSaved {
 struct InputStage {
   Embedding embedding;  ///< [V, E]
   float embedding_scale = 1;
+  float noise_scale = 1;               ///< of NEFTune's noise
   std::optional<Linear> project;       ///< [D, E]
   std::optional<Embedding> positions;  ///< [P + offset, D]
   FixedPositions fixed_positions = FixedPositions::none;

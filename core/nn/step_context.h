@@ -16,6 +16,7 @@ struct StepContext {
   Tensor row_keys;                   ///< [T] i64, see ops::dropout; undefined outside training
   bool adapters_enabled = true;      ///< false: a pass of the base alone, as if no adapter were attached
   RouterBalance* balance = nullptr;  ///< of the experts' routers, where the step's loss has it
+  double neftune_noise_alpha = 0;    ///< of the noise on embeddings in training; 0: none
 
   MemoryPool& pool() const { return rank.pool; }
 };

@@ -82,7 +82,8 @@ StepContext StepWork::context(RankContext& rank, const Batch& batch) const {
           .training = true,
           .step = static_cast<uint64_t>(options.step),
           .row_keys = batch.row_keys,
-          .balance = balance};
+          .balance = balance,
+          .neftune_noise_alpha = options.neftune_noise_alpha};
 }
 
 std::vector<int64_t> StepExecutor::begin_step(int64_t count) {

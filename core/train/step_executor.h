@@ -24,7 +24,8 @@ struct StepOptions {
   double max_grad_norm = 0;  ///< 0: no clipping
   GradientSum gradient_sum = GradientSum::tree;
   DType compute_dtype = DType::f32;
-  Trace* trace = nullptr;  ///< records the update, see trace.h
+  Trace* trace = nullptr;          ///< records the update, see trace.h
+  double neftune_noise_alpha = 0;  ///< see StepContext
 };
 
 /// Stands for a microbatch where a rank has none and takes part in what the others exchange.

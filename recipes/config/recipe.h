@@ -80,6 +80,7 @@ struct TrainRecipe {
   std::optional<GradientSum> gradient_sum;          ///< always set in what read_recipe returns
   std::optional<Recompute> gradient_checkpointing;  ///< absent: "auto", decided when the run starts
   double max_grad_norm = 1.0;                       ///< 0: off
+  double neftune_noise_alpha = 0;                   ///< 0: off
   int64_t seed = 0;
   int64_t threads = 0;  ///< 0: all cores
   int64_t log_every = 1;

@@ -49,6 +49,11 @@ std::vector<RecipeField> train_fields() {
                                   "keep activations, or only each block's input and compute the block again")),
       number_field("train.max_grad_norm", 0, kInfinity, &TrainRecipe::max_grad_norm,
                    "gradients with a larger norm are scaled down to it; 0 = off"),
+      only_for(
+          {ObjectiveType::sft},
+          number_field("train.neftune_noise_alpha", 0, kInfinity, &TrainRecipe::neftune_noise_alpha,
+                       "NEFTune: in training, embeddings get uniform noise of at most this / sqrt(L D), where L is "
+                       "the length of each text alone, packed or not; 0 = off")),
       integer_field("train.seed", 0, std::numeric_limits<int64_t>::max(), &TrainRecipe::seed,
                     "key of every random number of the run"),
       free_to_change(integer_field("train.threads", 0, 4096, &TrainRecipe::threads,

@@ -151,6 +151,7 @@ Training::Training(Run& run, Decoder& model, ParallelModel& parallel, const Trai
   if (rank.comm.size() == 1) run.set_work(work, peak);
   if (run.trace()) model.set_hooks(&impl_->hooks);
   impl_->options.max_grad_norm = recipe.train.max_grad_norm;
+  impl_->options.neftune_noise_alpha = recipe.train.neftune_noise_alpha;
   impl_->options.gradient_sum = *recipe.train.gradient_sum;
   impl_->options.compute_dtype = recipe.model.dtype();
   impl_->options.trace = run.trace();

@@ -63,7 +63,7 @@ inline Outcome outcome_of(const fs::path& out) {
   return outcome;
 }
 
-/// A small real model, real text, and everything that could depend on the layout: dropout, packing, shuffling,
+/// A small real model, real text, and everything that could depend on the layout: dropout, noise, packing, shuffling,
 /// accumulation, warm-up, clipping, weight decay, evaluation.
 class Layouts : public testing::Test {
  protected:
@@ -92,6 +92,7 @@ class Layouts : public testing::Test {
                      {"samples", 2},
                      {"seed", 11},
                      {"max_grad_norm", 0.5},
+                     {"neftune_noise_alpha", 5},
                      {"gradient_sum", "tree"},
                      {"gradient_checkpointing", "none"}}},
                    {"optimizer", {{"lr", 2e-3}, {"weight_decay", 0.01}}}};

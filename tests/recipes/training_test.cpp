@@ -125,7 +125,7 @@ TEST(EvaluationsAhead, AreReportedInTokensOfTraining) {
   }
 }
 
-/// The ways to train, all with everything that could break resuming: dropout, packing, shuffling, accumulation,
+/// The ways to train, all with everything that could break resuming: dropout, noise, packing, shuffling, accumulation,
 /// warm-up, evaluation, several epochs.
 class EveryWay : public testing::TestWithParam<const char*> {
  protected:
@@ -139,7 +139,7 @@ class EveryWay : public testing::TestWithParam<const char*> {
         {"model", {{"path", base.string()}}},
         {"data",
          {{"train", (job.directory.path() / "stories.jsonl").string()}, {"eval_fraction", 0.2}, {"max_length", 48}}},
-        {"train", {{"steps", 7}, {"accumulate", 3}, {"seed", 11}, {"eval_every", 2}}},
+        {"train", {{"steps", 7}, {"accumulate", 3}, {"seed", 11}, {"eval_every", 2}, {"neftune_noise_alpha", 5}}},
         {"optimizer", {{"lr", 2e-3}, {"warmup_steps", 2}, {"weight_decay", 0.01}}}};
     const std::string kind = GetParam();
     if (kind == "pretrain") {  // with a tokenizer that the run trains

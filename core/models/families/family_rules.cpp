@@ -65,6 +65,7 @@ void finish_olmo(const ConfigReader& file, DecoderConfig& config) {
 void finish_granite(const ConfigReader& file, DecoderConfig& config) {
   const auto read = [&](std::string_view key) { return static_cast<float>(file.number(key, 1e-9, 1e9, 1)); };
   config.embedding_scale = read("embedding_multiplier");
+  config.noise_is_scaled = true;
   config.residual_scale = read("residual_multiplier");
   config.attention_scale = read("attention_multiplier");
   config.logit_scale = 1 / read("logits_scaling");

@@ -357,6 +357,7 @@ void finish_mamba2(const ConfigReader& file, DecoderConfig& config) {
 
 void finish_falcon_h1(const ConfigReader& file, DecoderConfig& config) {
   config.embedding_scale = multiplier(file, "embedding_multiplier");
+  config.noise_is_scaled = true;
   config.logit_scale = multiplier(file, "lm_head_multiplier");
   config.attention_scale *= multiplier(file, "key_multiplier");
   const std::vector<float> mlp = multipliers(file, "mlp_multipliers", 2);

@@ -91,6 +91,7 @@ void finish_minimax_m2(const ConfigReader& file, DecoderConfig& config) {
 void finish_afmoe(const ConfigReader& file, DecoderConfig& config) {
   config.attention_gate = OutputGate::own;
   if (file.boolean("mup_enabled", false)) config.embedding_scale = std::sqrt(static_cast<float>(config.width));
+  config.noise_is_scaled = true;
   ExpertsConfig& experts = read_deepseek(file, config, 1, 1, 2);
   experts.routing.scale = static_cast<float>(file.number("route_scale", 1e-9, 1e9, 1));
   experts.routing.normalize = file.boolean("route_norm", true);

@@ -49,6 +49,7 @@ Trained train_on(const Device& device, const std::string& config, DType compute_
   StepOptions options;
   options.lr = 0.01;
   options.max_grad_norm = 1;
+  options.neftune_noise_alpha = 5;
   options.compute_dtype = compute_dtype;
   Trained trained;
   for (options.step = 1; options.step <= 2; ++options.step) {

@@ -217,5 +217,12 @@ TEST(ObjectiveRecipe, RefusesRolloutsThatCannotBe) {
               HasSubstr("rollout.top_k: has no meaning for the objective dpo"));
 }
 
+TEST(ObjectiveRecipe, NoiseOnEmbeddingsIsForTheNextTokenAlone) {
+  const std::string recipe =
+      recipe_of(R"("type": "dpo")", R"("data": {"train": "P.jsonl"}, "train": {"neftune_noise_alpha": 5})");
+  EXPECT_EQ(error_of<UsageError>([&] { parse(recipe); }),
+            "test: train.neftune_noise_alpha: has no meaning for the objective dpo; leave it out");
+}
+
 }  // namespace
 }  // namespace nibble

@@ -305,7 +305,7 @@ TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
        {"train.seed=1", "train.microbatch_size=2", "train.accumulate=2", "optimizer.lr=1", "optimizer.schedule=linear",
         "adapter.r=8", "adapter.lora_dropout=0.1", "data.pack=false", "data.max_length=9", "model.compute_dtype=f32",
         "model.compute_dtype=bf16", "model.compute_dtype=int8", "train.steps=9", "train.gradient_sum=running",
-        "optimizer.warmup_steps=3", "optimizer.loraplus_lr_ratio=2"}) {
+        "optimizer.warmup_steps=3", "optimizer.loraplus_lr_ratio=2", "train.neftune_noise_alpha=5"}) {
     if (to_json(with({"adapter.r=4", change})) == to_json(with({"adapter.r=4"}))) continue;  // the CPU's default
     EXPECT_NE(fixed_settings(with({"adapter.r=4", change})), base) << change;
   }

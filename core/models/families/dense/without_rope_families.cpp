@@ -78,6 +78,7 @@ TensorNames xglm_names() {
 
 void finish_ctrl(const ConfigReader&, DecoderConfig& config) {
   config.fixed_positions = FixedPositions::ctrl;
+  config.noise_is_scaled = true;
   config.head_bias = true;
 }
 
