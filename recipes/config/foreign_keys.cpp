@@ -58,6 +58,7 @@ const Ours kKeys[] = {
     {"train.epochs", {"num_epochs", "num_train_epochs"}},
     {"train.steps", {"max_steps", "max_steps_per_epoch", "iters"}},
     {"train.max_grad_norm", {"clip_grad_norm", "gradient_clipping"}},
+    {"train.neftune_noise_alpha", {"noisy_embedding_alpha"}},
     {"train.gradient_checkpointing", {"enable_activation_checkpointing", "grad_checkpoint"}},
     {"train.log_every", {"logging_steps", "log_every_n_steps"}},
     {"train.eval_every",

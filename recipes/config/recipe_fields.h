@@ -34,6 +34,12 @@ struct RecipeField {
 /// with comments. Throws InputError with line and column, UsageError where it is no object.
 Json parse_settings(const std::string& text, const std::string& place);
 
+/// "train" and "steps" of "train.steps".
+inline std::pair<std::string, std::string> section_and_name(const std::string& key) {
+  const size_t dot = key.find('.');
+  return {key.substr(0, dot), key.substr(dot + 1)};
+}
+
 /// All keys, section by section.
 const std::vector<RecipeField>& recipe_fields();
 

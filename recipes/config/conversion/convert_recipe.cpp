@@ -16,6 +16,7 @@ namespace {
 
 using detail::Json;
 using detail::RecipeField;
+using detail::section_and_name;
 using detail::Tool;
 
 // Converted with other keys, or of no meaning without them.
@@ -27,11 +28,6 @@ constexpr std::string_view kDone[] = {
 
 // LLaMA-Factory's templates that are built in here under the same name, with the same texts.
 constexpr std::string_view kSameTemplates[] = {"chatml", "gemma", "gemma2", "llama3"};
-
-std::pair<std::string, std::string> section_and_name(const std::string& key) {
-  const size_t dot = key.find('.');
-  return {key.substr(0, dot), key.substr(dot + 1)};
-}
 
 class Converter {
  public:
@@ -251,7 +247,7 @@ void Converter::note_defaults() {
 bool Converter::convert_special(const std::string& key, const Json& value) {
   if (convert_for_objective(key, value)) return true;
   if (std::ranges::count(kDone, key) > 0 || convert_schedule(key, value)) return true;
-  if (!adapts_ && key_of(key).starts_with("adapter.")) {
+  if (!adapts_ && (key_of(key).starts_with("adapter.") || key.starts_with("loraplus_"))) {
     note(key, "there is no adapter");
     return true;
   }
@@ -269,6 +265,10 @@ bool Converter::convert_special(const std::string& key, const Json& value) {
     set(key, "data.pack", packs());
     if (key == "packing" && packs() && !is_on("neat_packing"))
       note(key, "samples of one sequence do not see each other, as with neat_packing");
+  } else if (key == "loraplus_lr_embedding") {
+    if (value != 1e-6) note(key, value.dump() + " has no counterpart: it is 1e-6");
+  } else if (key == "weight_decay" && adapts_ && tool_ == Tool::axolotl && find("loraplus_lr_ratio") != nullptr) {
+    if (value != 0) note(key, "is left out: Axolotl has none beside loraplus_lr_ratio");
   } else if (key == "gradient_checkpointing") {
     set(key, "train.gradient_checkpointing", value == false ? "none" : "block");
   } else if (key == "disable_gradient_checkpointing" && value.is_boolean()) {
@@ -353,8 +353,8 @@ void Converter::convert_likelihood(const std::string& key, const Json& value) {
 bool Converter::convert_for_objective(const std::string& key, const Json& value) {
   const std::string ours = key_of(key), last = key.substr(key.rfind('.') + 1);
   if (objective_ == ObjectiveType::sft) return last == "loss_type" && value == "nll";
-  if (ours == "data.pack" || ours == "data.train_on_prompt") {
-    if (value == true) note(key, "has no meaning for the objective " + objective());
+  if (ours == "data.pack" || ours == "data.train_on_prompt" || ours == "train.neftune_noise_alpha") {
+    if (value != false && value != 0) note(key, "has no meaning for the objective " + objective());
   } else if (has_prompts() && (ours == "data.eval" || ours == "data.eval_fraction")) {
     note(key, "is left out: there is no loss of prompts alone");
   } else if (ours == "adapter.lora_dropout" && turns_dropout_off()) {

@@ -26,6 +26,8 @@ constexpr std::pair<std::string_view, std::string_view> kSameMeaning[] = {
     {"use_dora", "adapter.use_dora"},
     {"use_rslora", "adapter.use_rslora"},
     {"weight_decay", "optimizer.weight_decay"},
+    {"loraplus_lr_ratio", "optimizer.loraplus_lr_ratio"},
+    {"neftune_noise_alpha", "train.neftune_noise_alpha"},
     {"warmup_ratio", "optimizer.warmup_ratio"},
     {"warmup_steps", "optimizer.warmup_steps"},
     {"max_grad_norm", "train.max_grad_norm"},

@@ -52,6 +52,12 @@ use_peft: true
   EXPECT_THAT(dpo.notes, Each(Not(HasSubstr("counterpart"))));
 }
 
+TEST(ConvertObjective, NoiseOnEmbeddingsIsNamedWhereTheObjectiveHasNone) {
+  const ConvertedObjective dpo(kAxolotlPairs + "rl: dpo\nneftune_noise_alpha: 5\n");
+  EXPECT_FALSE(dpo.root["train"].contains("neftune_noise_alpha"));
+  EXPECT_THAT(dpo.notes, Contains(HasSubstr("neftune_noise_alpha: has no meaning for the objective dpo")));
+}
+
 TEST(ConvertObjective, TrlsWeightsOfLossesStayBesideRpoAlpha) {
   const ConvertedObjective dpo(kTrl + R"(
 beta: 0.2

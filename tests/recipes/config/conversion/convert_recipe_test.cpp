@@ -232,6 +232,28 @@ TEST(ConvertRecipe, NoEvaluationsAreNone) {
   }
 }
 
+TEST(ConvertRecipe, LoraPlusAndNoiseOnEmbeddingsAreTakenOver) {
+  const std::string axolotl = "base_model: m\ndatasets: d.jsonl\noutput_dir: o\nweight_decay: 0.1\n";
+  const std::string factory = "model_name_or_path: m\nstage: sft\ndataset: d\noutput_dir: o\nweight_decay: 0.1\n";
+  const std::string both = "loraplus_lr_ratio: 16\nloraplus_lr_embedding: 1e-6\nneftune_noise_alpha: 5\n";
+  for (const std::string& theirs : {axolotl + "adapter: lora\n" + both, factory + both}) {
+    const Converted converted(theirs);
+    EXPECT_EQ(converted.root["optimizer"]["loraplus_lr_ratio"], 16);
+    EXPECT_EQ(converted.root["train"]["neftune_noise_alpha"], 5);
+    EXPECT_THAT(converted.result.notes, Each(Not(HasSubstr("counterpart"))));
+    const bool decays = theirs.starts_with("model");  // Axolotl hands PEFT's optimizer no decay
+    EXPECT_EQ(converted.root["optimizer"].contains("weight_decay"), decays);
+    EXPECT_EQ(testing::Value(converted.result.notes, Contains(HasSubstr("weight_decay: is left out"))), !decays);
+  }
+  EXPECT_EQ(Converted(axolotl + "adapter: lora\n").root["optimizer"]["weight_decay"], 0.1);
+  EXPECT_EQ(Converted(axolotl + "noisy_embedding_alpha: 5\n").root["train"]["neftune_noise_alpha"], 5);
+  const Converted full(axolotl + "loraplus_lr_ratio: 16\n");
+  EXPECT_FALSE(full.root["optimizer"].contains("loraplus_lr_ratio"));
+  EXPECT_THAT(full.result.notes, Contains(HasSubstr("loraplus_lr_ratio: there is no adapter")));
+  const Converted other(axolotl + "adapter: lora\nloraplus_lr_embedding: 2e-6\n");
+  EXPECT_THAT(other.result.notes, Contains(HasSubstr("loraplus_lr_embedding: 2e-06 has no counterpart: it is 1e-6")));
+}
+
 TEST(ConvertRecipe, FullRunsDecayNeitherNormsNorBiases) {
   // Transformers' Trainer decays neither norms nor biases.
   const std::string full = "model_name_or_path: m\nfinetuning_type: full\ndataset: d\noutput_dir: o\n";
