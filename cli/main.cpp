@@ -1,11 +1,14 @@
 // nibble: parse, call, and turn an error into one line and an exit code.
 
 #include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iostream>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -117,7 +120,17 @@ void open_standard_streams() {
   }
 }
 
-// These meet signals in ways of their own.
+// Throws IoError where what a command said is lost on a full disk. A reader that has left (`| head`) has what it
+// wanted.
+void require_said() {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return;
+  pollfd reader{.fd = STDOUT_FILENO, .events = 0, .revents = 0};
+  if (poll(&reader, 1, 0) == 1 && (reader.revents & (POLLERR | POLLHUP)) != 0) return;
+  throw nibble::IoError("standard output", "cannot be written", "free space where it goes, or write elsewhere");
+}
+
+// These meet signals in ways of their own, and but for the last leave their results in files.
 constexpr std::array<std::string_view, 5> kOwnSignals = {"train", "launch", "sweep", "sagemaker-train", "chat"};
 
 }  // namespace
@@ -149,10 +162,12 @@ int main(int argc, char** argv) {
   try {
     prepare_process();
     std::optional<nibble::StopSignal> stop;  // nothing half-written stays behind
-    if (argc > 1 && std::find(kOwnSignals.begin(), kOwnSignals.end(), argv[1]) == kOwnSignals.end()) {
+    const auto own = argc > 1 ? std::ranges::find(kOwnSignals, argv[1]) : kOwnSignals.end();
+    if (argc > 1 && own == kOwnSignals.end()) {
       stop.emplace(nibble::StopSignal::End::by_signal, nibble::StopPolicy::at_once);
     }
     app.parse(argc, argv);
+    if (own == kOwnSignals.end() || *own == kOwnSignals.back()) require_said();
     return 0;
   } catch (const CLI::Success& success) {  // --help, --version
     std::ostringstream text;

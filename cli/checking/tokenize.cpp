@@ -96,8 +96,6 @@ void run(const TokenizeOptions& options) {
     require_utf8(text, place);
     print_ids(tokenizer->encode(text, !options.no_special), options, *tokenizer);
   }
-  std::cout.flush();
-  if (!std::cout) throw IoError("standard output", "cannot be written");
 }
 
 }  // namespace
