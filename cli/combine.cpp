@@ -57,6 +57,7 @@ void run(CombineFlags flags) {
   if (method != dare_linear && method != dare_ties) refuse_given(flags.of_drops, with, "leave it out: it is for dare");
   flags.options.by_count = flags.majority == "frequency";
   guard_output(flags.out, {flags.adapters.begin(), flags.adapters.end()});
+  require_place(flags.out, flags.replace);
   if (const std::string warning = bases_warning(flags.adapters); !warning.empty()) say(stderr, warning);
   LocalRank rank;
   std::vector<PeftAdapter> adapters;

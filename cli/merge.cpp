@@ -21,6 +21,7 @@ struct MergeFlags {
 };
 
 void run(const MergeFlags& flags) {
+  check_merge(flags.request);
   LocalRank rank;
   if (const std::string warning = merge_warning(flags.request); !warning.empty()) {
     say(stderr, warning);

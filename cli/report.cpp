@@ -13,6 +13,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/core/train/run/run.h"
 #include "nibble/recipes/report/report.h"
 
@@ -41,7 +42,7 @@ void report(const ReportFlags& flags) {
   }
   std::error_code error;
   if (!flags.plots.empty()) std::filesystem::create_directories(flags.plots, error);
-  if (error) throw IoError(flags.plots, "cannot be made: " + error.message());
+  if (error) throw system_error(flags.plots, "cannot be made", error.value());
   write_file_atomically(page, report_page(log));
   say(stdout, page.string());
   for (const NamedPlot& plot : plots) {

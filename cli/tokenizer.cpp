@@ -31,6 +31,7 @@ void run(const TrainOptions& options) {
   std::vector<DataSource> sources;
   for (const std::string& path : options.data) sources.push_back({path});
   guard_output(options.out, data_paths(sources));
+  require_place(options.out, options.replace);
   for (const std::string& note : split_notes(sources)) say(stderr, note);
   TokenizerCorpus corpus(sources);
   const std::string model = train_sentencepiece([&](std::string& text) { return corpus.next(text); }, options.training);

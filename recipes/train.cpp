@@ -3,6 +3,8 @@
 #include "nibble/recipes/train.h"
 #include "nibble/core/base/error.h"
 #include "nibble/core/comm/communicator.h"
+#include "nibble/core/io/files/list_directory.h"
+#include "nibble/core/io/files/output_guard.h"
 #include "nibble/core/train/telemetry/profile.h"
 #include "nibble/core/train/telemetry/trace.h"
 #include "nibble/recipes/models/arithmetic.h"
@@ -12,6 +14,7 @@
 namespace nibble {
 
 void train(const Recipe& given, RankContext& rank, const Observer& observer) {
+  require_writable(nearest_existing(given.output.dir));
   const Recipe recipe = with_layout(with_arithmetic(given, rank, observer), rank, observer);
   recipe.pretrains() ? pretrain(recipe, rank, observer) : finetune(recipe, rank, observer);
   if (rank.comm.rank() != 0) return;

@@ -11,6 +11,7 @@
 #include "nibble/core/formatting/joined.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/files/system_error.h"
 #include "nibble/recipes/config/recipe.h"
 #include "nibble/recipes/config/shipped.h"
 #include "nibble/recipes/config/sweep.h"
@@ -254,10 +255,10 @@ void write_man_pages(const CLI::App& app, const std::string& directory) {
   for (const CLI::App* command : children(&app)) {
     pages[target / ("nibble-" + command->get_name() + ".1")] = man_page(command->get_name(), command);
   }
-  for (const auto& [file, page] : pages) require_own_file(file, begins_with(".TH nibble"), "nibble man");
   std::error_code error;
   std::filesystem::create_directories(target, error);
-  if (error) throw IoError(directory, "cannot be made: " + error.message());
+  if (error) throw system_error(directory, "cannot be made", error.value());
+  for (const auto& [file, page] : pages) require_own_file(file, begins_with(".TH nibble"), "nibble man");
   for (const auto& [file, page] : pages) write_file_atomically(file, page);
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nibble/core/io/files/output_guard.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/quant/bnb_layout.h"
@@ -96,6 +97,13 @@ int64_t block_size_of(const CheckpointDir& checkpoint, MemoryPool& pool) {
 
 }  // namespace
 
+void check_merge(const MergeRequest& request) {
+  const std::string base = base_path(request);
+  link_roots(base);  // throws unless it is a directory
+  guard_output(request.out, {request.adapter, base});
+  require_place(request.out, request.replace);
+}
+
 std::string merge_warning(const std::string& adapter, const std::string& base) {
   ModelRecipe model;
   model.path = base;
@@ -127,7 +135,7 @@ std::vector<std::string> merge_notes(const MergeRequest& request) {
 MergeReport merge_model(const MergeRequest& request, RankContext& rank) {
   const PeftAdapter adapter = read_peft_directory(request.adapter);
   const std::string path = base_path(request);
-  guard_output(request.out, {request.adapter, path});
+  check_merge(request);
   const CheckpointDir checkpoint = open_checkpoint(path);
   const TensorSource base = dequantized_source(checkpoint, rank.pool);
   const auto quantization =

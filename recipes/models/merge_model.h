@@ -18,6 +18,9 @@ struct MergeRequest {
   Replace replace = Replace::nothing;
 };
 
+/// Refuses a place or a base that merge_model() would refuse. For before the base is read.
+void check_merge(const MergeRequest& request);
+
 /// What to know before a merge: that the adapter was trained on another base, or on this one in 4 bits (other_base),
 /// and nobody asked for it. Empty where all is well or the adapter keeps no record of its base.
 std::string merge_warning(const MergeRequest& request);

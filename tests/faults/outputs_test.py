@@ -39,6 +39,88 @@ class OutputTest(program.FaultTest):
         self.assertEqual(ended.code, -signal.SIGKILL, f"{words}\n{ended.err}")
 
 
+class StandardOutput(OutputTest):
+    """Results that are printed, into a file on a full disk and to a reader that leaves."""
+
+    def printed(self):
+        chat, texts = self.folder / "chat.json", self.folder / "texts.jsonl"
+        chat.write_text('[{"role": "user", "content": "a"}]')
+        texts.write_text('"w1"\n' * 40000)
+        program.write_tokenizer(self.model, 60)
+        return (["recipes", "schema"], ["recipes", "ls"], ["completion", "bash"], ["inspect", self.model, "--json"],
+                ["tokenize", "--model", self.model, "--jsonl", texts], ["template", "--builtin", "plain", "--messages", chat],
+                ["eval", "--model", self.model, "--data", self.data()], ["generate", "--model", self.model, "--ids", "1,5"],
+                ["plan", self.recipe(), "--max-memory", "1GiB"], ["doctor", "--quick"], ["preview", self.recipe()])
+
+    def into(self, out, words):
+        done = subprocess.run([program.PROGRAM, *map(str, words)], stdout=out, stderr=subprocess.PIPE, text=True,
+                              env=program.environment())
+        return done.returncode, done.stderr
+
+    def test_what_a_full_disk_does_not_take_is_no_success(self):
+        with open("/dev/full", "wb") as full:
+            for words in self.printed():
+                code, errors = self.into(full, words)
+                self.assertEqual(code, 4, f"{words}\n{errors}")
+                self.assertEqual(errors.splitlines()[-1], "error: standard output: cannot be written; "
+                                 "free space where it goes, or write elsewhere", words)
+
+    def test_a_reader_that_leaves_is_no_failure(self):
+        for words in self.printed():
+            read, write = os.pipe()
+            os.close(read)
+            code, errors = self.into(write, words)
+            os.close(write)
+            self.assertEqual(code, 0, f"{words}\n{errors}")
+            self.assertNotIn("error", errors, words)
+
+    def test_a_run_whose_result_is_in_files_ends_well(self):
+        with open("/dev/full", "wb") as full:
+            code, errors = self.into(full, ["train", self.recipe(steps=1)])
+        self.assertEqual(code, 0, errors)
+
+
+class BeforeTheWork(OutputTest):
+    """What stands in the way of the result is said before the data that are wrong are found, so before the work."""
+
+    def test_a_file_whose_directory_is_not_there(self):
+        base = ["--model", self.model]
+        broken = self.folder / "broken.jsonl"
+        broken.write_text("{")
+        out = self.folder / "none/result"
+        for words in (["logprobs", *base, "--data", broken], ["score", *base, "--data", broken],
+                      ["logits", *base, "--ids", broken], ["gradients", "--recipe", self.recipe(train_on=broken)]):
+            self.ends(4, [*words, "--out", out], f"{out.parent}: cannot be written to: No such file or directory")
+
+    def test_a_directory_that_is_there(self):
+        adapter = self.trained()
+        out = self.folder / "made"
+        out.mkdir()
+        (out / "thesis.tex").write_text("the only copy")
+        broken = self.folder / "broken.jsonl"
+        broken.write_text("{")
+        self.ends(2, ["tokenizer", "train", "--data", broken, "--vocab-size", "300", "--out", out], "exists already")
+        (self.model / "model.safetensors").write_bytes(b"")
+        self.ends(2, ["merge", "--adapter", adapter, "--out", out], "exists already")
+        (adapter / "adapter_model.safetensors").write_bytes(b"")
+        self.ends(2, ["combine", "--adapter", adapter, "--weight", "1", "--out", out], "exists already")
+
+    def test_a_place_without_permission(self):
+        if os.getuid() != 0:
+            self.skipTest("giving up permissions needs root")
+        broken, closed = self.folder / "broken.jsonl", self.folder / "closed"
+        broken.write_text("{")
+        closed.mkdir()
+        os.chmod(self.folder, 0o755)
+        words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program.PROGRAM]
+        for command in (["train", self.recipe(train_on=broken), f"output.dir={closed / 'run'}"],
+                        ["tokenizer", "train", "--data", broken, "--vocab-size", "300", "--out", closed / "t"],
+                        ["logprobs", "--model", self.model, "--data", broken, "--out", closed / "l.jsonl"]):
+            ended = subprocess.run([*words, *map(str, command)], capture_output=True, text=True, env=program.environment())
+            self.assertEqual(ended.returncode, 4, ended.stderr)
+            self.assertEqual(ended.stderr, f"error: {closed}: cannot be written to: Permission denied; check the permissions\n")
+
+
 class TemporaryNames(OutputTest):
     """Fault 74."""
 
@@ -212,8 +294,8 @@ class Inputs(OutputTest):
             self.ends(2, words, f"error: {words[-2]}: is empty; see nibble {words[0]} --help")
 
     def test_a_measurement_that_cannot_be_written_is_one_line(self):
-        for file, reason in (("/nonexistent/x", "cannot be written"), ("/dev/full", "no space left")):
-            ended = self.ends(4, ["plan", self.recipe(), "--measure", file], f"{file}: {reason}")
+        for file, reason in (("/nonexistent/x", "/nonexistent: cannot be written to"), ("/dev/full", "/dev/full: no space left")):
+            ended = self.ends(4, ["plan", self.recipe(), "--measure", file], reason)
             self.assertEqual(ended.err.count("\n"), 1, ended.err)
 
     def test_the_file_behind_a_link_in_a_model_is_an_input(self):

@@ -1,6 +1,8 @@
 #include "nibble/core/io/files/output_guard.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -69,6 +71,17 @@ void guard_output(const fs::path& out, const std::vector<fs::path>& inputs) {
   sweep_leftovers(target.parent_path(), target.filename().string());
 }
 
+void require_writable(const fs::path& directory) {
+  if (faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return;
+  throw system_error(directory, "cannot be written to", errno);
+}
+
+void require_place(const fs::path& out, Replace replace) {
+  require_replaceable(out, replace);
+  const fs::path target = fs::absolute(follow_links(out.has_filename() ? out : out.parent_path()));
+  require_writable(nearest_existing(target.parent_path()));
+}
+
 bool begins_with_mark(const fs::path& file, std::string_view mark) {
   std::string begin(mark.size(), '\0');
   std::ifstream(file, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
@@ -87,6 +100,8 @@ IsOwn begins_with(std::string mark) {
 }
 
 void require_own_file(const fs::path& file, const IsOwn& is_own, const std::string& command) {
+  const fs::path target = fs::absolute(follow_links(file));
+  if (!fs::exists(target) || fs::is_regular_file(target)) require_writable(target.parent_path());
   if (!fs::is_regular_file(file) || fs::is_empty(file)) return;
   try {
     if (is_own(file)) return;

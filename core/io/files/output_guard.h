@@ -15,6 +15,13 @@ namespace nibble {
 /// that file. Then removes what a command that was killed has left of `out`.
 void guard_output(const std::filesystem::path& out, const std::vector<std::filesystem::path>& inputs);
 
+/// Throws IoError where no file can be made in `directory`, as far as it and its permissions say. For before the work,
+/// with nearest_existing() where directories will be made.
+void require_writable(const std::filesystem::path& directory);
+
+/// Throws what AtomicDirectory would before it writes `out`. For before work that it stands behind.
+void require_place(const std::filesystem::path& out, Replace replace);
+
 /// Whether a regular file begins with `mark` or is empty.
 bool begins_with_mark(const std::filesystem::path& file, std::string_view mark);
 
@@ -30,7 +37,7 @@ using IsOwn = std::function<bool(const std::filesystem::path& file)>;
 IsOwn begins_with(std::string mark);
 
 /// Throws UsageError where a regular file is at `file` that is neither empty nor `is_own`: a command ("nibble logits")
-/// that takes no --force replaces what it wrote itself. For before the work.
+/// that takes no --force replaces what it wrote itself. IoError where its directory takes none. For before the work.
 void require_own_file(const std::filesystem::path& file, const IsOwn& is_own, const std::string& command);
 
 }  // namespace nibble
