@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/run_result.h"
 #include "nibble/core/io/npy.h"
 #include "nibble/quant/tables.h"
@@ -57,6 +58,7 @@ void add_model_and_adapter(Command& command, std::string& model, std::string& ad
 
 void require_model(const std::string& model) {
   if (model.empty()) throw UsageError("--model is required", "or --adapter, which names its base");
+  link_roots(model);  // throws unless it is a directory
 }
 
 void add_model_flags(Command& command, ModelFlags& flags) {

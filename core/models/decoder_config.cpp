@@ -423,6 +423,10 @@ DecoderConfig read_decoder_config(const std::filesystem::path& directory) {
   const std::vector<std::filesystem::path> roots = link_roots(directory);
   const std::filesystem::path file = directory / "config.json";
   if (!std::filesystem::exists(file)) {
+    if (std::filesystem::exists(directory / "adapter_config.json")) {
+      throw InputError(directory.string(), "is an adapter",
+                       "name it with --adapter or adapter.path, and its base as the model");
+    }
     throw InputError(directory.string(), "has no config.json",
                      "give a model's directory in Hugging Face's layout; a GGUF file has to be imported first");
   }

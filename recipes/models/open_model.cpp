@@ -12,6 +12,7 @@
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/files/list_directory.h"
 #include "nibble/core/io/hash.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/hub/fp8_tensor.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/io/json/mistaken_file.h"
@@ -120,6 +121,7 @@ const Recipe& with_all_directories(const Recipe& recipe) {
       throw IoError(place, "no such directory", missing_path_remedy(path, ""));
     }
     if (error) throw IoError(place, error.message(), "check the path and its device");
+    if (path.ends_with(".gguf")) throw InputError(place, "is a GGUF file", kImportRemedy);
     throw InputError(place, "is a file", "give the directory that it is in");
   }
   return recipe;

@@ -309,6 +309,36 @@ TEST_F(WrongModel, TokenizerOrConfigMissing) {
   expect(found(), 3, {"model.safetensors: is a file; give the directory"});
 }
 
+TEST_F(WrongModel, SomethingElseThanAModelsDirectory) {
+  const auto said = [&](const std::string& command) {
+    return test::output_of(kProgram + (" " + command) + " 2>&1").text;
+  };
+  const std::string file = (copy_ / "model.safetensors").string(), gguf = (directory_ / "m.gguf").string();
+  const std::string adapter = (directory_ / "adapter").string();
+  test::write_bytes(gguf, "GGUF");
+  std::filesystem::create_directories(adapter);
+  test::write_bytes(adapter + "/adapter_config.json", R"({"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]})");
+  const std::string template_of = "template --messages " + (directory_ / "none.json").string();
+  for (const std::string& command :
+       {std::string("generate --prompt a"), std::string("generate --ids 1,5"), std::string("chat --template plain"),
+        "merge --out x --adapter " + adapter, std::string("eval --data none.jsonl"), template_of}) {
+    EXPECT_EQ(said(command + " --model " + file),
+              "error: " + file + ": is a file; give the directory of the model that it is in\n");
+    EXPECT_EQ(
+        said(command + " --model " + gguf),
+        "error: " + gguf + ": is a GGUF file; make a directory of it: nibble import --model FILE.gguf --out DIR\n");
+    EXPECT_EQ(said(command + " --model no/such"),
+              "error: no/such: no such directory; check the path; what is on the "
+              "Hugging Face Hub has to be downloaded first: hf download no/such\n");
+  }
+  model_ = gguf;
+  expect(found(), 3, {"error: model.path: " + gguf + ": is a GGUF file; make a directory of it: nibble import"});
+  const std::string is_adapter = ": is an adapter; name it with --adapter or adapter.path, and its base as the model\n";
+  EXPECT_EQ(said("generate --ids 1,5 --model " + adapter), "error: " + adapter + is_adapter);
+  model_ = adapter;
+  expect(found(), 3, {"error: " + adapter + is_adapter});
+}
+
 TEST_F(WrongModel, QuantizedByOthers) {
   json config = json::parse(test::read_bytes(copy_ / "config.json"));
   config["quantization_config"] = {{"quant_method", "awq"}, {"bits", 4}};

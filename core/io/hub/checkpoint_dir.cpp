@@ -79,8 +79,7 @@ std::vector<fs::path> link_roots(const fs::path& directory) {
   }
   if (error) throw system_error(directory, "cannot be opened", error.value());
   if (canonical.extension() == ".gguf" && fs::is_regular_file(canonical, error)) {
-    throw InputError(directory.string(), "is a GGUF file",
-                     "make a directory of it: nibble import --model FILE.gguf --out DIR");
+    throw InputError(directory.string(), "is a GGUF file", kImportRemedy);
   }
   if (fs::is_regular_file(canonical, error)) {
     throw InputError(directory.string(), "is a file", "give the directory of the model that it is in");

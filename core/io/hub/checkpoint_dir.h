@@ -83,6 +83,9 @@ void release_pages(const Tensor& tensor);
 /// mapped.
 void prefer_huge_pages(const Tensor& tensor);
 
+/// What to do with a GGUF file where a directory is wanted.
+inline constexpr const char* kImportRemedy = "make a directory of it: nibble import --model FILE.gguf --out DIR";
+
 /// The canonical directories that links in model directory `directory` may lead to: itself, and the root of the Hugging
 /// Face cache when it is a snapshot in one.
 std::vector<std::filesystem::path> link_roots(const std::filesystem::path& directory);
