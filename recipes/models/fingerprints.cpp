@@ -173,10 +173,11 @@ std::string bases_warning(const std::vector<std::string>& adapters) {
   return "";
 }
 
-std::string base_warning(const fs::path& adapter, const ModelRecipe& base, const std::string& setting) {
+std::string base_warning(const fs::path& adapter, const ModelRecipe& base, const std::string& setting,
+                         const std::string& key) {
   const OtherBase other = other_base(adapter, base);
   if (other.what.empty()) return "";
-  return "warning: this adapter was trained on " + other.what +
+  return "warning: " + (key.empty() ? "" : key + ": ") + "this adapter was trained on " + other.what +
          (other.quantize.empty() ? "" : "; " + setting + other.quantize + " gives that");
 }
 

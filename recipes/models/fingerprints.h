@@ -42,8 +42,10 @@ struct OtherBase {
 /// any base that was held in 4 bits, as does every base for an adapter without such a record.
 OtherBase other_base(const std::filesystem::path& adapter, const ModelRecipe& base);
 
-/// "warning: ..." where other_base finds one; `setting` is how its quantize is chosen: "--quantize ". "" otherwise.
-std::string base_warning(const std::filesystem::path& adapter, const ModelRecipe& base, const std::string& setting);
+/// "warning: ..." where other_base finds one; `setting` is how its quantize is chosen: "--quantize ", `key` what named
+/// the adapter, where it is not the one that is meant anyway. "" otherwise.
+std::string base_warning(const std::filesystem::path& adapter, const ModelRecipe& base, const std::string& setting,
+                         const std::string& key = "");
 
 /// "warning: ..." where two of the adapters in these directories keep records of other bases; "" otherwise.
 std::string bases_warning(const std::vector<std::string>& adapters);

@@ -92,14 +92,10 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
     observer_.message(added_tokens_note(config_.vocab_size, rows_));
     resize_vocabulary(*model_, rows_, rank_);
   }
+  if (rank_.comm.rank() == 0) warn_of_other_bases();
   if (recipe_.adapter) {
     companions_ = adapter_companions(tokenizer_, recipe_.data.chat_template, observer_);
-    if (rank_.comm.rank() == 0) {
-      const std::string& continued = recipe_.adapter->path;
-      const std::string warning = continued.empty() ? "" : base_warning(continued, recipe_.model, "model.quantize=");
-      if (!warning.empty()) observer_.message(warning);
-      record_base(companions_, recipe_.model);
-    }
+    if (rank_.comm.rank() == 0) record_base(companions_, recipe_.model);
     adapter_ =
         open_adapter(*model_, recipe_.model, with_added_tokens(*recipe_.adapter, config_, rows_), rank_, observer_);
   } else {
@@ -127,6 +123,21 @@ void Finetuning::open(const std::filesystem::path& run_directory, const std::map
     const auto executor =
         make_executor(*model_, *parallel_, {recipe_.parallel.schedule, recipe_.parallel.microbatches}, rank_);
     compute_reference(*executor, !off, settings);
+  }
+}
+
+void Finetuning::warn_of_other_bases() const {
+  const auto warn = [&](const std::string& adapter, const ModelRecipe& base, const std::string& key) {
+    const std::string warning = adapter.empty() ? "" : base_warning(adapter, base, "model.quantize=", key);
+    if (!warning.empty()) observer_.message(warning);
+  };
+  if (recipe_.adapter) warn(recipe_.adapter->path, recipe_.model, "");
+  warn(recipe_.objective.value_adapter, value_base(recipe_), "objective.value_adapter");
+  const std::vector<RewardRecipe> rewards = recipe_.all_rewards();
+  for (size_t i = 0; i < rewards.size(); ++i) {
+    if (rewards[i].type != RewardRecipe::Type::model) continue;
+    const ModelRecipe judge = reward_base(rewards[i], recipe_.model);
+    warn(judge.score->adapter, judge, reward_key(recipe_, i));
   }
 }
 

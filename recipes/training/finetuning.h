@@ -42,6 +42,7 @@ class Finetuning {
   ValueModel* value() { return value_ ? &*value_ : nullptr; }
 
  private:
+  void warn_of_other_bases() const;
   void open_teacher();
   void compute_reference(StepExecutor& executor, bool adapters_enabled,
                          const std::map<std::string, std::string>& settings);

@@ -205,6 +205,25 @@ TEST_F(PostTraining, ScoresOfPairsHaveAccuracyAndMargin) {
   EXPECT_EQ(one.code, 0) << one.text;
 }
 
+// As the shipped recipes are used: reward.json holds the base in 4 bits, ppo.json as its files are.
+TEST_F(PostTraining, AJudgeAndAValueModelOfAnotherBaseAreSaid) {
+  write_pairs();
+  const std::string data = "adapter: {r: 2}\ndata: {train: d.jsonl, max_length: 64}\n";
+  ASSERT_EQ(train("reward", data, "train", "output.dir=judge model.quantize=nf4").code, 0);
+  test::write_bytes(root_ / "d.jsonl", R"({"prompt": "What?"})"
+                                       "\n");
+  const std::string draws = data + "rollout: {max_new_tokens: 4, completions: 2}\n";
+  const std::string what = ": this adapter was trained on the base in nf4; model.quantize=nf4 gives that\n";
+  const std::string ppo = "ppo, reward_model: judge, value_adapter: judge";
+  const CommandOutput other = train(ppo, draws, "train", "output.dir=a");
+  ASSERT_EQ(other.code, 0) << other.text;
+  EXPECT_THAT(other.text, AllOf(HasSubstr("warning: objective.reward_model" + what),
+                                HasSubstr("warning: objective.value_adapter" + what)));
+  EXPECT_THAT(train(ppo, draws, "train", "output.dir=b model.quantize=nf4").text, Not(HasSubstr("this adapter was")));
+  EXPECT_THAT(train("grpo", draws + "rewards: [{type: model, path: judge}]\n", "train", "output.dir=c").text,
+              HasSubstr("warning: rewards[0].path" + what));
+}
+
 TEST_F(PostTraining, AJudgeThatCannotJudgeIsNamedWithItsKeyBeforeTheRun) {
   write_pairs();
   const std::string data = "adapter: {r: 2}\ndata: {train: d.jsonl, max_length: 64}\n";
