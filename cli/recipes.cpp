@@ -10,6 +10,7 @@
 #include "nibble/core/base/error.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/yaml.h"
 #include "nibble/parallel/launch.h"
 #include "nibble/recipes/config/conversion/convert_recipe.h"
 #include "nibble/recipes/config/recipe.h"
@@ -44,10 +45,26 @@ void list_models() {
   print_table(differences);
 }
 
+// JSON is YAML but for the marks of its comments.
+std::string as_yaml(const std::string& json) {
+  std::string text;
+  bool in_quotes = false, in_comment = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json[i] == '\n') in_quotes = in_comment = false;
+    if (json[i] == '"' && !in_comment) in_quotes = !in_quotes;
+    const bool begins = !in_quotes && !in_comment && json.compare(i, 2, "//") == 0;
+    in_comment = in_comment || begins;
+    text += begins ? '#' : json[i];
+    i += begins ? 1 : 0;
+  }
+  return text;
+}
+
 void copy(const std::string& name, const std::string& to) {
   const std::filesystem::path target = to.empty() ? std::filesystem::path(name + ".json") : std::filesystem::path(to);
   if (std::filesystem::exists(target)) throw UsageError("exists already", "choose another name", target.string());
-  write_file_atomically(target, shipped_recipe(name));
+  const std::string recipe = shipped_recipe(name);
+  write_file_atomically(target, is_yaml(target.string()) ? as_yaml(recipe) : recipe);
   say(stdout, target.string());
 }
 

@@ -7,6 +7,7 @@
 #include "nibble/core/comm/local_rank.h"
 #include "nibble/core/io/files/atomic_file.h"
 #include "nibble/core/io/json/json_file.h"
+#include "nibble/core/io/json/yaml.h"
 #include "nibble/recipes/config/shipped.h"
 #include "nibble/recipes/config/sweep.h"
 #include "nibble/recipes/train.h"
@@ -73,7 +74,7 @@ void add_channels(const fs::path& data, SagemakerJob& job) {
 
 void choose_recipe(const std::string& name, const fs::path& data, SagemakerJob& job) {
   for (const fs::path& place : {fs::path(name), data / name}) {
-    if (!name.ends_with(".json") || !fs::is_regular_file(place)) continue;
+    if (!(name.ends_with(".json") || is_yaml(name)) || !fs::is_regular_file(place)) continue;
     job.recipe_text = read_text_file(place);
     job.recipe_place = place.string();
     return;

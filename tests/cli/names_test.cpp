@@ -12,7 +12,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::SmallModel;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Names : public SmallModel {
  protected:
@@ -48,6 +50,18 @@ TEST_F(Names, ARecipeInYamlTrainsAModelAndADatasetOfTheCache) {
   const CommandOutput tokens = run("tokenize --model me/small --text What --json");
   EXPECT_EQ(tokens.code, 0) << tokens.text;
   EXPECT_EQ(run("merge --adapter run --out merged").code, 0);
+}
+
+TEST_F(Names, ACopiedRecipeMayBeYaml) {
+  ASSERT_EQ(
+      run("recipes cp qlora q.yaml && cd " + root_.path().string() + " && " + kProgram + " recipes cp qlora q.json")
+          .code,
+      0);
+  const std::string keys = " model.path=me/small data.train=d.csv output.dir=run";
+  const CommandOutput yaml = run("validate q.yaml" + keys), plain = run("validate q.json" + keys);
+  EXPECT_EQ(yaml.code, 0) << yaml.text;
+  EXPECT_EQ(yaml.text, plain.text);
+  EXPECT_THAT(test::read_bytes(root_ / "q.yaml"), AllOf(HasSubstr("# QLoRA: adapters on"), Not(HasSubstr("//"))));
 }
 
 TEST_F(Names, ADirectoryWithSplitsIsTrainedOnAndEvaluatedByThem) {

@@ -62,6 +62,15 @@ TEST(Sagemaker, JobLeavesItsAdapterInTheModelFolder) {
   EXPECT_EQ(config["r"], 4);
 }
 
+TEST(Sagemaker, ARecipeOfAChannelMayBeYaml) {
+  const Job job(test::data_path("stories-llama"));
+  fs::create_directories(job.base / "input/data/recipe");
+  test::write_bytes(job.base / "input/data/recipe/mine.yaml",
+                    "adapter: {r: 2}\ndata: {max_length: 64}\ntrain: {steps: 1, threads: 1}\n");
+  ASSERT_EQ(job.run({{"recipe", "recipe/mine.yaml"}}), 0) << job.failure();
+  EXPECT_TRUE(fs::exists(job.base / "model/adapter_model.safetensors"));
+}
+
 TEST(Sagemaker, FailureSaysWhy) {
   const std::filesystem::path model = test::data_path("stories-llama");
   const Job job(model);
