@@ -62,7 +62,10 @@ void check_file(const std::string& path) {
 
 }  // namespace
 
-std::string data_type(const fs::path& path) {
+std::string data_type(const fs::path& named) {
+  std::string name = named.filename().string();  // of other systems as DATA.CSV too
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const fs::path path = name;
   const std::string packed = path.extension().string();
   const bool is_packed = packed == ".gz" || packed == ".zst";
   const std::string type = (is_packed ? path.stem() : path).extension().string();

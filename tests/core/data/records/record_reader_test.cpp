@@ -228,6 +228,14 @@ TEST(DataFiles, SourcesKeepTheirOrderAndNumber) {
   EXPECT_EQ(found[1].source, 1u);
 }
 
+TEST(DataFiles, TypesMayBeInCapitals) {
+  Files files;
+  const std::string path = files.write("d/MY.CSV", "a\nb\n");
+  EXPECT_EQ(data_type("a/B.JSONL.GZ"), ".jsonl");
+  EXPECT_THAT(read(path), ElementsAre(R"({"a":"b"})"));
+  EXPECT_EQ(find_data_files({{files.path("d"), 1.0}}).size(), 1u);
+}
+
 TEST(DataFiles, WhatIsNoDataFileIsRefused) {
   Files files;
   files.write("empty/readme.md", "");
