@@ -92,6 +92,14 @@ std::string train_sentencepiece(const std::function<bool(std::string&)>& next, c
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentences, &model);
   if (!status.ok()) {
     const std::string reason = status.error_message();
+    // "Vocabulary size is smaller than required_chars. 300 vs 342. Increase ..."
+    const size_t needed =
+        reason.find("required_chars. ") == std::string::npos ? std::string::npos : reason.find(" vs ");
+    if (needed != std::string::npos) {
+      throw UsageError(
+          "a vocabulary of " + std::to_string(training.vocab_size) + " cannot hold the characters of the text",
+          "ask for " + std::to_string(std::atoi(reason.c_str() + needed + 4)) + " or more");
+    }
     throw UsageError(
         "no tokenizer of " + std::to_string(training.vocab_size) + " pieces can be trained: sentencepiece: " + reason,
         "ask for a larger vocabulary or give more text");

@@ -66,5 +66,22 @@ TEST(TrainTokenizer, NoTextOrTooSmallAVocabularyIsRefused) {
   EXPECT_THROW(train(corpus(), 262), UsageError);
 }
 
+TEST(TrainTokenizer, TooFewPiecesForTheCharactersOfTheTextAreCounted) {
+  std::string text = corpus();
+  for (char32_t c = 0x430; c < 0x450; ++c)
+    text += {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
+  try {
+    train(text, 280);
+    FAIL();
+  } catch (const UsageError& error) {
+    const std::string said = error.what(),
+                      begin = "a vocabulary of 280 cannot hold the characters of the text; ask for ";
+    ASSERT_EQ(said.substr(0, begin.size()), begin);
+    const int needed = std::stoi(said.substr(begin.size()));
+    EXPECT_NO_THROW(train(text, needed));
+    EXPECT_THROW(train(text, needed - 1), UsageError);
+  }
+}
+
 }  // namespace
 }  // namespace nibble
