@@ -10,6 +10,7 @@
 #include "nibble/cli/commands.h"
 #include "nibble/cli/printing/say.h"
 #include "nibble/core/base/error.h"
+#include "nibble/core/io/hub/checkpoint_dir.h"
 #include "nibble/core/io/json/json_file.h"
 #include "nibble/core/text/chat/chat_template.h"
 #include "nibble/core/text/chat/jinja/values/unicode_text.h"
@@ -61,6 +62,7 @@ Apply apply_jinja(const TemplateFlags& flags) {
   if (flags.model.empty()) {
     files.templates["default"] = read_text_file(flags.file);
   } else {
+    link_roots(flags.model);  // throws unless it is a directory
     files = read_template_files(flags.model);
     if (files.templates.empty())
       throw InputError(flags.model, "has no chat template", "choose a built-in one with --builtin, or --template FILE");
@@ -117,8 +119,6 @@ void run(const TemplateFlags& flags) {
   } else {
     run_lines(flags, apply);
   }
-  std::cout.flush();
-  if (!std::cout) throw IoError("standard output", "cannot be written");
 }
 
 }  // namespace
