@@ -392,7 +392,10 @@ std::map<std::string, std::string> fixed_settings(const Recipe& recipe) {
     settings.erase("train.epochs");
     settings.erase("train.steps");
   }
+  // Runs of versions that had no such key go on.
   if (recipe.model.multiplies_bf16() || !recipe.model.bf16_products) settings.erase("model.bf16_products");
+  if (recipe.optimizer.loraplus_lr_ratio == 0) settings.erase("optimizer.loraplus_lr_ratio");
+  if (recipe.train.neftune_noise_alpha == 0) settings.erase("train.neftune_noise_alpha");
   return settings;
 }
 

@@ -314,6 +314,28 @@ TEST(Recipe, OnlyWhatDecidesTheBitsIsFixed) {
       << "a run with a constant rate may be made longer";
 }
 
+// A key that one of them has not counts as a difference: new ones are left out while they are off.
+TEST(Recipe, RunsOfEarlierVersionsGoOn) {
+  const std::map<std::string, std::set<std::string>> known = {
+      {"adapter",
+       {"alpha_pattern", "bias", "exclude_modules", "init_lora_weights", "layers_pattern", "layers_to_transform",
+        "lora_alpha", "lora_bias", "lora_dropout", "modules_to_save", "r", "rank_pattern", "target_modules",
+        "target_parameters", "trainable_token_indices", "type", "use_dora", "use_rslora"}},
+      {"data",
+       {"eval_fraction", "fields", "format", "hidden_parts", "max_length", "pack", "shuffle", "skip_bad", "template",
+        "train_on_prompt", "truncate"}},
+      {"model", {"block_size", "compute_dtype", "double_quant", "quantize", "router_aux_loss_coef", "skip_modules"}},
+      {"optimizer",
+       {"betas", "eps", "lr", "min_lr", "no_decay", "schedule", "type", "warmup_ratio", "warmup_steps",
+        "weight_decay"}},
+      {"train", {"accumulate", "epochs", "gradient_sum", "max_grad_norm", "microbatch_size", "seed", "steps"}}};
+  std::map<std::string, std::set<std::string>> found;
+  for (const auto& [key, value] : fixed_settings(with({"adapter.r=4"}))) {
+    found[key.substr(0, key.find('.'))].insert(key.substr(key.find('.') + 1));
+  }
+  EXPECT_EQ(found, known);
+}
+
 // The other keys would be those of a new adapter.
 TEST(Recipe, OfAContinuedAdapterOnlyWhatIsGivenIsWritten) {
   const Recipe recipe = with({"adapter.path=runs/a", "adapter.r=4"});
