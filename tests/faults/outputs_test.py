@@ -112,13 +112,11 @@ class BeforeTheWork(OutputTest):
         broken.write_text("{")
         closed.mkdir()
         os.chmod(self.folder, 0o755)
-        words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", program.PROGRAM]
+        said = f"{closed}: cannot be written to: Permission denied; check the permissions"
         for command in (["train", self.recipe(train_on=broken), f"output.dir={closed / 'run'}"],
                         ["tokenizer", "train", "--data", broken, "--vocab-size", "300", "--out", closed / "t"],
                         ["logprobs", "--model", self.model, "--data", broken, "--out", closed / "l.jsonl"]):
-            ended = subprocess.run([*words, *map(str, command)], capture_output=True, text=True, env=program.environment())
-            self.assertEqual(ended.returncode, 4, ended.stderr)
-            self.assertEqual(ended.stderr, f"error: {closed}: cannot be written to: Permission denied; check the permissions\n")
+            self.ends(4, command, said, user=65534)
 
 
 class TemporaryNames(OutputTest):
